@@ -38,7 +38,7 @@ _ANY: dict[ExitCode, str] = {
     ExitCode.BAD_CONFIG: EXIT_CODES[ExitCode.BAD_CONFIG],
     ExitCode.INTERRUPTED: "stopped by the user",
 }
-"""Exit codes that every command can have."""
+"""Exit codes that every command may return."""
 _MEASURED: dict[ExitCode, str] = {
     code: EXIT_CODES[code]
     for code in (
@@ -77,16 +77,16 @@ CODES_OF: dict[str, dict[ExitCode, str]] = {
     "history": {ExitCode.INCOMPARABLE: "the runs cannot be compared"},
     "verify": {ExitCode.SLO_MISSED: "a rule is not met"},
 }
-"""Exit codes of commands beside those of all, or with another text."""
+"""Exit codes of commands in addition to the common ones, or with another text."""
 
 
 def codes_of(command: str) -> dict[ExitCode, str]:
-    """Return the exit codes that a command can have, in their order; empty name: of all."""
+    """Return the exit codes of a command in order; the common ones for an empty name."""
     return dict(sorted((_ANY | CODES_OF.get(command, {})).items())) if command else EXIT_CODES
 
 
 def exit_code_help(command: str = "") -> str:
-    """Return the list of exit codes of a command, the end of its help; without a name of all."""
+    """Return the list of a command's exit codes for its help; the common ones for an empty name."""
     return "exit codes:\n" + "\n".join(f"  {int(c):>3}  {t}" for c, t in codes_of(command).items())
 
 
@@ -107,11 +107,11 @@ _REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ("invalid float value: (.+)", r"\1: expected a number"),
     (r"invalid choice: (.+) \(choose from (.+)\)", _choices),
 )
-"""Messages of argparse, and the form that those about a config have."""
+"""Messages of argparse, and their replacements in the style of config messages."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises ConfigError and never exits because of a mistake."""
+    """A parser that raises ConfigError instead of exiting on a mistake."""
 
     def __init__(self, command: str, description: str) -> None:
         first, end, others = description.partition("\n")
@@ -124,8 +124,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def format_help(self) -> str:
-        """Return the help, with the descriptions of the keys that flags write."""
-        # Neither the table of flags nor the models are needed to parse, and both take time to load.
+        """Return the help, with the descriptions of the keys that the flags set."""
+        # Parsing needs neither the table of flags nor the models, which take time to load.
         from aiperf_svc.cli.flags import FLAGS
 
         keys = {flag.key for flag in FLAGS}
@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
+        """Raise ConfigError for the command line."""
         for words, ours in _REWORDED:
             message = re.sub(words, ours, message)
         raise ConfigError(f"{message}; see {self.prog} --help")
@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
         called = {name: action.dest for action in self._actions for name in action.option_strings}
         typed = (argument.partition("=")[0] for argument in arguments)
         args.typed = {called[name]: name for name in typed if name in called}
-        unknown = [*_without_needless(unknown)]
+        unknown = [*_without_ineffective(unknown)]
         if unknown:
             names = [name for action in self._actions for name in action.option_strings]
             lines = [_unknown(argument, names) for argument in _without_their_values(unknown)]
@@ -158,7 +158,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def port_number(text: str) -> int:
-    """Read a TCP port; 0 means a free one."""
+    """Parse a TCP port; 0 selects a free port."""
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to 65,535")
     return int(text)
@@ -181,15 +181,15 @@ def command_line(arguments: Sequence[str]) -> str:
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if is_key:
-            argument = _hidden(argument)
+            argument = _masked(argument)
         elif name == API_KEY and equals:
-            argument = f"{name}={_hidden(value)}"
+            argument = f"{name}={_masked(value)}"
         is_key = argument == API_KEY
         shown.append(argument if argument == "***" else quote(argument))
     return " ".join(("aiperf-svc", *shown))
 
 
-def _hidden(value: str) -> str:
+def _masked(value: str) -> str:
     return value if value.startswith(("env:", "@")) else "***"
 
 
@@ -207,9 +207,9 @@ def _with_negative_values(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def _without_needless(unknown: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments without the flags of AIPerf that have no effect here; a note names
-    them."""
+def _without_ineffective(unknown: Iterable[str]) -> Iterator[str]:
+    """Yield the arguments without the flags of AIPerf that have no effect here. Print a note for
+    each of them."""
     is_needless = False
     for argument in unknown:
         if argument.startswith("-"):
@@ -223,7 +223,7 @@ def _without_needless(unknown: Iterable[str]) -> Iterator[str]:
 
 
 def _without_their_values(unknown: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments, but none that may be the value of the flag before it."""
+    """Yield the arguments, except those that may be the value of the preceding flag."""
     for before, argument in pairwise(("", *unknown)):
         if argument.startswith("-") or not before.startswith("-"):
             yield argument

@@ -1,5 +1,5 @@
-"""Checks of a config beyond its models: by its workload, on this machine, of all its trials, and of
-the dataset files that it names. All are made before anything is started."""
+"""Checks of a config beyond its models, all before anything is started: for its workload, for this
+machine, of its trials, and of its dataset files."""
 
 import math
 import os
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 
 _CLEAR_LINE = "\x1b[K"
-"""Code that clears the rest of a terminal's line."""
+"""Escape sequence that clears the rest of a terminal's line."""
 SHOWN_EVERY_S = 0.5
-"""Time between two updates of the displayed progress. A file that is read faster shows none."""
+"""Interval between progress updates. A file that is read faster shows no progress."""
 
 
 def config_problems(config: Config) -> list[Problem]:
-    """Return the problems of a config that do not depend on where it is run."""
+    """Return the problems of a config that do not depend on where it runs."""
     return workload_of(config).config_problems(config)
 
 
 def cluster_problems(config: Config) -> list[Problem]:
-    """Return the problems of a config that is run on a cluster."""
+    """Return the problems of a config that runs on a cluster."""
     workload = workload_of(config)
     return workload.config_problems(config) + workload.cluster_problems(config)
 
@@ -109,7 +109,7 @@ def _authority_problems(tls: Tls) -> list[Problem]:
 
 
 def _artifact_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:
-    """Return what this machine lacks to upload the results, and to file them in trackers."""
+    """Return what this machine lacks for uploading the results and sending them to trackers."""
     found = []
     if artifacts.s3 is not None:
         if not uploads.has_library():
@@ -125,8 +125,7 @@ def _artifact_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list
 
 
 def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:
-    """Return what this machine lacks to file the run in the trackers that its config names, and to
-    call its webhook."""
+    """Return what this machine lacks for the run's trackers and its webhook."""
     found = []
     if artifacts.webhook is not None:
         from aiperf_svc.adapters.trackers import webhook
@@ -141,7 +140,7 @@ def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[P
 
 
 def parallel_problems(config: Config) -> list[Problem]:
-    """Return what is wrong with running the shapes of an experiment on this machine."""
+    """Return the problems of running an experiment's shapes in parallel on this machine."""
     experiment = config.experiment
     if experiment is None or experiment.parallel in (1, "auto"):
         return []
@@ -159,10 +158,10 @@ def checked_trials(
     source: str,
     names: Mapping[str, str] | None = None,
 ) -> CheckedTrials:
-    """Check a config, and each different one of its trials and targets, and return the trials.
+    """Check a config and each distinct config of its trials and targets, and return the trials.
 
-    `check` returns the problems of one of them. Raises ConfigError with those of the config, or
-    with the trials or the target that are refused.
+    `check` returns the problems of one config. Raises ConfigError with the problems of the config,
+    or with the trials or the target that have problems.
     """
     if problems := check(config):
         raise refusal(problems, source, names=names)
@@ -184,8 +183,8 @@ def _checked_members(
     check: Callable[[Config], list[Problem]],
     names: Mapping[str, str] | None,
 ) -> tuple[tuple[TrialConfig, ...], list[Config]]:
-    """Return the trials of a config, and each different config of theirs. Raises ConfigError with
-    the trials that are refused."""
+    """Return the trials of a config and their distinct configs. Raises ConfigError with the trials
+    that have problems."""
     members = trial_configs(config, names=names)
     found = {id(each.config): each for each in members}
     errors = [
@@ -198,10 +197,10 @@ def _checked_members(
 
 
 class CheckedFiles:
-    """The dataset files of several configs, each read once."""
+    """The dataset files of several configs. Each file is read once."""
 
     def __init__(self, configs: Iterable[BenchmarkConfig]) -> None:
-        """Raises DatasetError that names file and line."""
+        """Raises DatasetError with the file and line."""
         self._files: dict[str, CheckedFile] = {}
         for config in configs:
             if config.quality is not None and config.quality.file is not None:
@@ -209,10 +208,10 @@ class CheckedFiles:
 
                 read_gate(config)
             dataset = config.dataset
-            # The sizes of pictures and sounds are checked too.
+            # The sizes of images and audio are checked too.
             is_read = dataset.file or dataset.images.number or dataset.sounds.number
             if is_read and _key(config) not in self._files:
-                # Not above: it imports numpy, and most runs have nothing to read.
+                # Imported here because it imports numpy, and most runs have no file to read.
                 from aiperf_svc.adapters.datasets.checks import check_dataset
 
                 with shown_reading(str(dataset.file)) as watch:
@@ -220,12 +219,11 @@ class CheckedFiles:
 
     @property
     def notices(self) -> list[str]:
-        """Notes for the user about the files."""
+        """Notices for the user about the files."""
         return [found.notice for found in self._files.values() if found.notice]
 
     def replay_ns(self, config: BenchmarkConfig) -> int | None:
-        """Return how long a config's fixed schedule is, in whole seconds; None if that is
-        unknown."""
+        """Return the length of a fixed schedule in whole seconds; None if it is unknown."""
         found = self._files.get(_key(config))
         if found is None or found.replay_ns is None:
             return None
@@ -234,7 +232,7 @@ class CheckedFiles:
 
 @contextmanager
 def shown_reading(name: str) -> Iterator["Watch"]:
-    """Show on a terminal how much of a file has been read, in a line that goes when it is done."""
+    """Show on a terminal how much of a file has been read, in a line that is removed at the end."""
     shown_s = monotonic() if sys.stderr is not None and sys.stderr.isatty() else math.inf
     is_shown = False
 
@@ -253,7 +251,7 @@ def shown_reading(name: str) -> Iterator["Watch"]:
 
 
 def _key(config: BenchmarkConfig) -> str:
-    """Return what the content of a dataset depends on, without the speed."""
+    """Return a key of everything that the content of a dataset depends on, without the speed."""
     at_own_speed = config.load.model_copy(update={"replay_speedup": 1.0})
     return config.model_copy(update={"load": at_own_speed}).model_dump_json(
         include={"dataset", "load", "endpoint"}

@@ -1,5 +1,5 @@
-"""Converts parsed flags to the data of a config, over a config file if there is one. Flags with
-several values become the axes of an experiment."""
+"""Converts parsed flags to the data of a config, on top of a config file if there is one. Flags
+with several values become the axes of an experiment."""
 
 import argparse
 import math
@@ -31,21 +31,21 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.workloads.registry import kind_of, parse_benchmark
 
 REQUESTS_PER_USER = 10
-"""Closed loop without an end: requests for each user."""
+"""Default number of requests per user in a closed loop."""
 REQUESTS_AT_ONCE = 1_000
-"""Requests of an infinite rate without their number: as many prompts as vllm bench has."""
+"""Default number of requests at an infinite rate: as many prompts as in vllm bench."""
 OPEN_LOOP_S = 10
-"""Open loop without an end: seconds' worth of requests. A trial of a load that varies: seconds."""
+"""Default length of an open loop: seconds' worth of requests, or seconds in trials of a load."""
 ENDS = ("requests", "duration", "min_duration")
-_WITHOUT_A_DEFAULT_END = ("fixed_schedule", "stages", "rate_series", "bursts", "user_centric")
+_NO_DEFAULT_END = ("fixed_schedule", "stages", "rate_series", "bursts", "user_centric")
 """Loads that end by themselves, or whose duration the user must set."""
-SHAPES = ("concurrency", "request_rate", *_WITHOUT_A_DEFAULT_END)
+SHAPES = ("concurrency", "request_rate", *_NO_DEFAULT_END)
 """Keys that define when requests are sent."""
 NO_LIMIT = ("inf", "infinity")
 SWEEPS, SEARCH = "experiment.product", "experiment.search"
 
-FURTHER = {"endpoint.url": "endpoint.urls", "endpoint.model": "endpoint.models"}
-"""Key of the first of several values, and key of the others."""
+LIST_KEYS = {"endpoint.url": "endpoint.urls", "endpoint.model": "endpoint.models"}
+"""Names of the key for the first of several values and of the key for the others."""
 
 
 @dataclass
@@ -55,16 +55,16 @@ class Draft:
     data: Json = field(default_factory=dict)
     source: str = ""
     names: dict[str, str] = field(default_factory=dict)
-    """Dotted path to flag, for keys that messages name by their flag."""
+    """Flag of each dotted path, for messages that name a key by its flag."""
     notices: list[str] = field(default_factory=list)
-    """Texts for the user about defaults that were chosen."""
+    """Notices for the user about defaults that were chosen."""
     given: dict[str, str] = field(default_factory=dict)
-    """Dotted path to flag, for the keys that flags set."""
+    """Flag of each dotted path that a flag sets."""
     problems: list[Problem] = field(default_factory=list)
-    """Values that could not be read."""
+    """Values that could not be parsed."""
 
     def parse(self) -> Config:
-        """Return the config. Raises ConfigError that lists all mistakes."""
+        """Return the config. Raises ConfigError with all mistakes."""
         return parse_benchmark(self.data, self.source, names=self.names, known=self.problems)
 
 
@@ -76,9 +76,9 @@ def read_flags(args: argparse.Namespace) -> Draft:
 def read_draft(
     args: argparse.Namespace, *, flags: Iterable[Flag] = FLAGS, preset: Mapping[str, object] = {}
 ) -> Draft:
-    """Read the values of flags, over `preset` (dotted keys), over the file that `--config` names.
+    """Read the values of flags on top of `preset` (dotted keys), on top of the file of `--config`.
 
-    Raises ConfigError when that file cannot be read.
+    Raises ConfigError if that file cannot be read.
     """
     path: Path | None = args.config
     draft = Draft(data=read_config_data(path) if path else {}, source=str(path) if path else "")
@@ -108,14 +108,14 @@ def read_draft(
     _complete_rate(draft)
     if path is None:
         _complete_sounds(draft.data)
-        # An empty part makes the models report its required keys.
+        # With an empty section, the models report its required keys.
         draft.data.setdefault("endpoint", {})
         varied = varied_keys(draft.data)
         experiment = draft.data.get("experiment") or {}
-        if experiment.get("preset"):  # which completes the load itself
+        if experiment.get("preset"):  # the preset completes the load itself
             draft.data.setdefault("load", {})
             return draft
-        if draft.data.get("scenario"):  # which says how long it takes
+        if draft.data.get("scenario"):  # the scenario determines the duration
             load = draft.data.setdefault("load", {})
             if "load.concurrency" not in varied:
                 load.setdefault("concurrency", 1)
@@ -131,7 +131,7 @@ def read_draft(
 
 def _name_sections(draft: Draft) -> None:
     """Name each section of keys, such as `dataset.images`, by the first flag that sets a part of
-    it, or could."""
+    it, or could set one."""
     of_given = {key: name for key, name in draft.names.items() if key in draft.given}
     for key, name in (*of_given.items(), *draft.names.copy().items()):
         section = key.rpartition(".")[0]
@@ -141,7 +141,7 @@ def _name_sections(draft: Draft) -> None:
 
 
 def _take_scenario(data: Json) -> None:
-    """Take a scenario that is a benchmark of others, with the dataset that it needs."""
+    """Apply a scenario that replaces the benchmark, with the dataset that it needs."""
     experiment = data.get("experiment")
     if isinstance(experiment, dict) and experiment.get("scenario") in agentx.NAMES:
         data["scenario"] = experiment.pop("scenario")
@@ -154,7 +154,7 @@ def _take_scenario(data: Json) -> None:
 def read_workload_draft(args: argparse.Namespace) -> Draft:
     """Read `--workload KIND KEY=VALUE...` and the flags that every kind of benchmark has.
 
-    Raises ConfigError for a flag that is about an inference server.
+    Raises ConfigError if a flag is about an inference server.
     """
     kind, *settings = args.workload
     common = [flag for flag in FLAGS if flag.key.partition(".")[0] in WorkloadConfig.model_fields]
@@ -184,7 +184,7 @@ def read_stack_draft(args: argparse.Namespace) -> Draft:
     args.config = stack_path(args.stack)
     draft = read_draft(args, flags=STACK_FLAGS)
     if args.is_qualification:
-        # Other runs need none of its models.
+        # Imported here because other runs need none of its models.
         from aiperf_svc.cli.commands.qualification import complete
 
         complete(draft, args)
@@ -194,8 +194,8 @@ def read_stack_draft(args: argparse.Namespace) -> Draft:
 def read_draft_of_run(
     args: argparse.Namespace, folder: Path, *, flags: Iterable[Flag] = FLAGS
 ) -> Draft:
-    """Read the config of a finished run, or of an experiment, from its folder, with the values of
-    flags over it. Raises ConfigError when it cannot be read."""
+    """Read the config of a finished run or experiment from its folder, with the values of flags on
+    top. Raises ConfigError if it cannot be read."""
     from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 
     if is_experiment(folder):
@@ -206,7 +206,7 @@ def read_draft_of_run(
 
 
 def take_api_key(draft: Draft, text: str | None) -> str | None:
-    """Return the key of `--api-key`, and name its variable in the config; None without the flag.
+    """Return the key of `--api-key`, and set its variable in the config; None without the flag.
     Raises ConfigError."""
     if text is None:
         return None
@@ -217,8 +217,8 @@ def take_api_key(draft: Draft, text: str | None) -> str | None:
 
 
 def _set(data: Json, flag: Flag, given: Any, earlier: dict[str, str], *, name: str) -> None:
-    """Set the key of a flag, or make trials of it if the flag has a list. `earlier` are the keys
-    that flags have set, and `name` is this flag as it was typed. Raises ValueError."""
+    """Set the key of a flag, or create trials if the flag has a list. `earlier` maps keys that
+    flags have set to these flags, and `name` is this flag as it was typed. Raises ValueError."""
     is_list = isinstance(given, str) and "," in given and takes_several(flag)
     value: Any = given
     if is_list:
@@ -234,18 +234,18 @@ def _set(data: Json, flag: Flag, given: Any, earlier: dict[str, str], *, name: s
         add_axes(data, {flag.key: value})
     elif flag.key == SWEEPS:
         add_axes(data, value)
-    elif flag.key in FURTHER:
+    elif flag.key in LIST_KEYS:
         remove_axis(data, flag.key)
         put(data, flag.key, value[0])
-        put(data, FURTHER[flag.key], value[1:])
+        put(data, LIST_KEYS[flag.key], value[1:])
     else:
         remove_axis(data, flag.key)
         put(data, flag.key, value)
 
 
 def put(data: Json, key: str, value: Any) -> None:
-    """Set a key by its path; dictionaries are merged. A value on the path that is not a dictionary
-    stays, and the models refuse it."""
+    """Set a key by its path; dictionaries are merged. If another value is on the path, it stays,
+    and the models refuse it."""
     *parents, last = key.split(".")
     for name in parents:
         below = data.get(name)
@@ -259,7 +259,7 @@ def put(data: Json, key: str, value: Any) -> None:
 
 
 def _complete_endpoint(draft: Draft) -> None:
-    """Move the template and the response field from `--extra-inputs`, where AIPerf has them."""
+    """Move the template and the response field out of `--extra-inputs`, as in AIPerf."""
     endpoint = draft.data.get("endpoint")
     if not isinstance(endpoint, dict) or endpoint.get("type") not in types_with(Feature.CUSTOM):
         return
@@ -277,8 +277,8 @@ def _complete_endpoint(draft: Draft) -> None:
 
 
 def _complete_dataset(data: Json, args: argparse.Namespace) -> None:
-    """Set the keys of the dataset that follow from flags: the kind of a file, and the default mean
-    for a length that has only a standard deviation."""
+    """Set the dataset's keys that other flags imply: the kind of a file, and the default mean of a
+    length with only a standard deviation."""
     dataset = data.get("dataset")
     if not isinstance(dataset, dict):
         return
@@ -301,7 +301,7 @@ def _complete_dataset(data: Json, args: argparse.Namespace) -> None:
 
 
 def _complete_sounds(data: Json) -> None:
-    """Set one sound for each request if the endpoint transcribes sounds."""
+    """Set one audio input per request if the endpoint transcribes audio."""
     endpoint, dataset = data.get("endpoint"), data.setdefault("dataset", {})
     if not isinstance(endpoint, dict) or not isinstance(dataset, dict):
         return
@@ -313,9 +313,9 @@ def _complete_sounds(data: Json) -> None:
 
 
 def _complete_rate(draft: Draft) -> None:
-    """Replace the infinite rate of a flag by the equivalent closed loop: with the concurrency limit
-    as the number of users, or with one user for each request, so that all are sent at once. The
-    models refuse that of a file."""
+    """Replace the infinite rate of a flag by the equivalent closed loop: with as many users as the
+    concurrency limit, or with one user per request, so all requests are sent at once. The models
+    refuse an infinite rate in a file."""
     load = draft.data.get("load")
     if "load.request_rate" not in draft.given or not isinstance(load, dict):
         return
@@ -342,7 +342,7 @@ def _complete_rate(draft: Draft) -> None:
 
 
 def _complete_shape(load: Json, varied: Collection[str], dataset: Any) -> list[str]:
-    """Set the default load if there is none, and return its notice: a trace is sent at its own
+    """Set the default load if there is none, and return its notice. A trace is sent at its own
     times, other prompts by one user."""
     neither = "neither --concurrency nor --request-rate"
     is_trace = isinstance(dataset, dict) and dataset.get("kind") in TRACES
@@ -359,11 +359,10 @@ def _complete_shape(load: Json, varied: Collection[str], dataset: Any) -> list[s
 
 
 def _complete_end(load: Json, varied: Collection[str]) -> list[str]:
-    """Set the default end if the load has none, and return its notice. `varied` are the keys that
-    trials set."""
+    """Set the default end if the load has none, and return its notice. Trials set `varied`."""
     if any(load.get(name) is not None or f"load.{name}" in varied for name in ENDS):
         return []
-    if any(load.get(name) for name in _WITHOUT_A_DEFAULT_END):
+    if any(load.get(name) for name in _NO_DEFAULT_END):
         return []
     if "load.concurrency" in varied or "load.request_rate" in varied:
         load["duration"] = f"{OPEN_LOOP_S}s"
@@ -387,7 +386,7 @@ def _complete_end(load: Json, varied: Collection[str]) -> list[str]:
 
 
 def add_axes(data: Json, axes: Mapping[str, list[Any]]) -> None:
-    """Make a trial for each combination of values, in addition to the axes of a file."""
+    """Create a trial for each combination of values, in addition to the axes of the file."""
     experiment = data.get("experiment")
     if experiment is None:
         experiment = data["experiment"] = {}
@@ -399,8 +398,8 @@ def add_axes(data: Json, axes: Mapping[str, list[Any]]) -> None:
 
 
 def remove_axis(data: Json, key: str) -> None:
-    """Remove the axis of a key for which a flag has a value. Raises ValueError if the file sets the
-    key together with others."""
+    """Remove the axis of a key that a flag sets. Raises ValueError if the file sets the key
+    together with others."""
     experiment = data.get("experiment")
     if not isinstance(experiment, dict):
         return
@@ -417,7 +416,7 @@ def remove_axis(data: Json, key: str) -> None:
 
 
 def varied_keys(data: Mapping[str, Any]) -> set[str]:
-    """Return the keys that trials set. Parts that are not valid are ignored."""
+    """Return the keys that trials set. Invalid parts are ignored."""
     experiment = data.get("experiment")
     if not isinstance(experiment, Mapping):
         return set()
@@ -432,7 +431,7 @@ def varied_keys(data: Mapping[str, Any]) -> set[str]:
 
 
 def _product(experiment: Mapping[str, Any]) -> Json:
-    """Return the axes of a product, which is a map, or in a saved config a list of maps."""
+    """Return the axes of a product: a map, or in a saved config a list of maps."""
     return {
         key: listed for axes in _maps(experiment.get("product")) for key, listed in axes.items()
     }

@@ -1,7 +1,7 @@
-"""Converts the text after a flag to the config's value.
+"""Converts the text of a flag to the value of a config key.
 
-Only for values with a syntax of their own and for addresses without a scheme; all other text goes
-into the config unchanged. All functions raise ValueError that says what was expected.
+Only values with their own syntax and addresses without a scheme are converted; all other text is
+passed to the config unchanged. All functions raise ValueError that describes the expected value.
 """
 
 import json
@@ -20,60 +20,60 @@ _OBJECTIVE = re.compile(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(.+?)\s
 
 
 def url(text: str) -> str:
-    """An address; `localhost:8000` is meant as `http://localhost:8000`."""
+    """Return a URL; `localhost:8000` means `http://localhost:8000`."""
     return text if "://" in text else f"http://{text}"
 
 
 def enabled(is_on: bool) -> dict[str, object] | None:
-    """A part of the config that a switch turns on as it is."""
+    """Return the section of a config that a switch enables with its defaults."""
     return {} if is_on else None
 
 
 def word(text: str) -> str:
-    """A name of several words, which AIPerf also joins by hyphens."""
+    """Return a name of several words, which AIPerf also joins with hyphens."""
     return text.replace("-", "_")
 
 
 def names(text: str) -> list[str]:
-    """Names, separated by commas."""
+    """Return names that are separated by commas."""
     return [name.strip() for name in text.split(",")]
 
 
 def all_names(texts: Sequence[str]) -> list[str]:
-    """Names of several texts, in each separated by commas."""
+    """Return the names in several texts, each with names separated by commas."""
     return [name for text in texts for name in names(text)]
 
 
 def model_selection(text: str) -> str:
-    """How models are chosen; AIPerf has a word of its own for a random choice by weights."""
+    """Return how models are chosen; AIPerf calls a random choice by weights `weighted`."""
     return "random" if text == "weighted" else word(text)
 
 
 def tags(texts: Sequence[str]) -> dict[str, str]:
-    """Tags, of `key:value` each."""
+    """Return tags from texts `key:value`."""
     return dict(_pair(text, "`key:value`") for text in texts)
 
 
 def pages(texts: Sequence[str]) -> list[str]:
-    """Addresses of pages."""
+    """Return addresses of metrics pages."""
     return [url(text) for text in texts]
 
 
 def gpu_pages(texts: Sequence[str]) -> list[str]:
-    """Addresses of pages of GPU exporters."""
+    """Return addresses of GPU exporters' metrics pages."""
     if "pynvml" in texts:
         raise ValueError("'pynvml' is not a page; use --nvml all for the GPUs of this machine")
     return pages(texts)
 
 
 def headers(texts: Sequence[str]) -> dict[str, str]:
-    """Headers by name, of `Name: value` each."""
+    """Return headers by name from texts `Name: value`."""
     return dict(_pair(text, "`Name: value`") for text in texts)
 
 
 def extra_inputs(texts: Sequence[str]) -> dict[str, object]:
-    """Members of a request's body, of `key:value` or a JSON object each. A value that is JSON is
-    taken as such: `temperature:0.7` is a number, `stop:null` null, `user:me` text."""
+    """Return members of a request's body from texts `key:value` or JSON objects. A value is parsed
+    as JSON if possible: `temperature:0.7` is a number, `stop:null` null, `user:me` text."""
     found: dict[str, object] = {}
     for text in texts:
         if text.lstrip().startswith("{"):
@@ -91,7 +91,7 @@ def extra_inputs(texts: Sequence[str]) -> dict[str, object]:
 
 
 def _pair(text: str, expected: str) -> tuple[str, str]:
-    """The name before the first colon and the value after it."""
+    """Return the name before the first colon and the value after it."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise ValueError(f"{text!r}: expected {expected}")
@@ -99,7 +99,7 @@ def _pair(text: str, expected: str) -> tuple[str, str]:
 
 
 def template(text: str) -> str:
-    """The text of a template, which may be in a file, or one that AIPerf has a name for."""
+    """Return the text of a template, which may be a file, or one of AIPerf's named templates."""
     if text in _NAMED_TEMPLATES:
         return _NAMED_TEMPLATES[text]
     if "{" in text:
@@ -114,12 +114,12 @@ def template(text: str) -> str:
 
 
 def dataset_order(text: str) -> str:
-    """An order of prompts. AIPerf calls a shuffled one `shuffle`."""
+    """Return an order of prompts; AIPerf calls a shuffled order `shuffle`."""
     return {"shuffle": "shuffled"}.get(text, text)
 
 
 def objectives(texts: Sequence[str]) -> list[dict[str, str]]:
-    """Objectives, of `metric:statistic<limit` each; the average when no statistic is named."""
+    """Return objectives from texts `metric:statistic<limit`, by default of the average."""
     found = []
     for text in texts:
         match = _OBJECTIVE.fullmatch(text)
@@ -132,7 +132,7 @@ def objectives(texts: Sequence[str]) -> list[dict[str, str]]:
 
 
 def mix(text: str) -> list[dict[str, object]]:
-    """Kinds of requests, of `ISL,OSL:WEIGHT` each, separated by semicolons."""
+    """Return kinds of requests from `ISL,OSL:WEIGHT` texts that are separated by semicolons."""
     found: list[dict[str, object]] = []
     for part in text.split(";"):
         match = _SHAPE.fullmatch(part)
@@ -150,7 +150,7 @@ def mix(text: str) -> list[dict[str, object]]:
 
 
 def sample_rates(texts: Sequence[str]) -> list[object]:
-    """Numbers of samples a second; AIPerf has them in kHz."""
+    """Return sample rates in Hz; AIPerf's are in kHz."""
     return [_sample_rate(text) for text in _separated(texts)]
 
 
@@ -163,7 +163,7 @@ def _sample_rate(text: str) -> object:
 
 
 def whole_numbers(texts: Sequence[str]) -> list[object]:
-    """Whole numbers."""
+    """Return whole numbers."""
     return [int(text) if text.isdecimal() else text for text in _separated(texts)]
 
 
@@ -173,7 +173,7 @@ def _separated(texts: Sequence[str]) -> list[str]:
 
 
 def image_source(text: str) -> str | None:
-    """The folder of pictures. AIPerf calls noise a source, and has pictures of its own."""
+    """Return the folder of images. AIPerf calls noise a source, and comes with its own images."""
     if text == "assets":
         raise ValueError(
             "'assets': AIPerf's own pictures are not part of this program; give a folder"
@@ -182,7 +182,7 @@ def image_source(text: str) -> str | None:
 
 
 def file_sampling(text: str) -> str:
-    """How files of a folder are chosen, by this program's or AIPerf's name."""
+    """Return how files of a folder are chosen, from this program's or AIPerf's name."""
     names = {
         "random-with-replacement": "random",
         "shuffle-cycle": "shuffled",
@@ -192,7 +192,7 @@ def file_sampling(text: str) -> str:
 
 
 def goodput(texts: Sequence[str]) -> dict[str, str]:
-    """Limits by metric, of `metric:limit` each; several in one text are separated by spaces."""
+    """Return limits by metric from texts with one or several `metric:limit`."""
     found: dict[str, str] = {}
     for text in " ".join(texts).split():
         metric, _, limit = text.partition(":")
@@ -203,7 +203,7 @@ def goodput(texts: Sequence[str]) -> dict[str, str]:
 
 
 def goodput_tiers(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Sets of limits by name, of `NAME=metric:limit metric:limit` each."""
+    """Return sets of limits by name from texts `NAME=metric:limit metric:limit`."""
     found: dict[str, dict[str, str]] = {}
     for text in texts:
         name, equals, limits = text.partition("=")
@@ -216,7 +216,7 @@ def goodput_tiers(texts: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def stages(texts: Sequence[str]) -> list[dict[str, str]]:
-    """Stages of a load, of `RATE:TIME` each."""
+    """Return the stages of a load from texts `RATE:TIME`."""
     found = []
     for text in _separated(texts):
         rate, _, duration = text.partition(":")
@@ -227,7 +227,7 @@ def stages(texts: Sequence[str]) -> list[dict[str, str]]:
 
 
 def bursts(text: str) -> dict[str, str]:
-    """Bursts, of `RATE:LENGTH/EVERY`."""
+    """Return bursts from a text `RATE:LENGTH/EVERY`."""
     rate, _, times = text.partition(":")
     length, _, every = times.partition("/")
     if not rate or not length or not every:
@@ -236,12 +236,12 @@ def bursts(text: str) -> dict[str, str]:
 
 
 RATE_SERIES_BYTES = 16 * 2**20
-"""Largest file of a rate that changes."""
+"""Maximum size of a file with a changing rate."""
 
 
 def rate_series(file: str) -> list[dict[str, str]]:
-    """The points of a rate that changes, of a CSV file, whose first line may name the columns, or
-    of AIPerf's JSON."""
+    """Return the points of a changing rate from a CSV file, whose first line may be a header, or
+    from AIPerf's JSON."""
     try:
         text = read_text_file(Path(file), RATE_SERIES_BYTES, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -279,12 +279,12 @@ def _rate_points(file: str, text: str) -> list[dict[str, str]]:
 
 
 def milliseconds(text: str) -> str:
-    """A time; a number without a unit is milliseconds, as in traces and in AIPerf."""
+    """Return a time; a number without a unit is in milliseconds, as in traces and in AIPerf."""
     return _with_unit(text, "ms")
 
 
 def percent(text: str) -> str:
-    """A share; a number without a unit is per cent."""
+    """Return a share; a number without a unit is in per cent."""
     return _with_unit(text, "%")
 
 
@@ -297,8 +297,8 @@ def _with_unit(text: str, unit: str) -> str:
 
 
 def values(text: str) -> list[Any]:
-    """The values of `A,B,C`, each as in a config file; a value that is a list has brackets."""
-    # Imported at once, it would make `--help` slower.
+    """Return the values of `A,B,C`, each parsed as in a config; lists need brackets."""
+    # Imported here because it would slow down `--help`.
     import yaml
 
     from aiperf_svc.config.yaml_files import parse_yaml
@@ -314,7 +314,7 @@ def values(text: str) -> list[Any]:
 
 
 def sweeps(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Values by key, of `KEY=A,B,C` each."""
+    """Return values by key from texts `KEY=A,B,C`."""
     found: dict[str, list[Any]] = {}
     for text in texts:
         key, sign, listed = text.partition("=")
@@ -325,12 +325,12 @@ def sweeps(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def trial_order(text: str) -> str:
-    """An order of trials. AIPerf calls them `repeated` and `independent`."""
+    """Return an order of trials. AIPerf calls the orders `repeated` and `independent`."""
     return {"repeated": "interleaved", "independent": "grouped"}.get(text, text)
 
 
 def search(text: str) -> dict[str, Any]:
-    """A search, of `KEY=FROM..TO`."""
+    """Return a search from a text `KEY=FROM..TO`."""
     key, sign, between = text.partition("=")
     start, dots, end = between.partition("..")
     if not (sign and key.strip() and dots and start.strip() and end.strip()):

@@ -1,8 +1,8 @@
-"""Table of all flags of `profile`: name, key of the config, and how the text is read.
+"""Table of all flags of `profile`: name, config key, and conversion of the text.
 
-A flag is another way to write one key of the config, and nothing else. Its type, help and default
-are those of the key (`key_docs`), and its value is checked where the config's is. The table itself
-imports no model, so that a command line is parsed before they are loaded.
+A flag only sets a config key. Its type, help and default come from the key (`key_docs`), and its
+value is validated like the config's. The table imports no model, so a command line can be parsed
+before the models are loaded.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ class Flag:
     """Definition of one flag."""
 
     spelling: str
-    """All names. Messages and docs use the first long one; the others are those of other tools."""
+    """All names. Messages and docs use the first long one; the others come from other tools."""
     key: str
     """Dotted path in the config."""
     metavar: str = ""
-    """Placeholder of the value in the help; empty: that of the key's type."""
+    """Placeholder of the value in the help; empty for the default of the key's type."""
     kind: Literal["value", "switch", "off", "list", "again"] = "value"
-    """A switch is true or, as `--no-…`, false; `off` only makes its key false; a list has several
-    values and may be given several times; `again` has one value each time."""
+    """A switch is true or, as `--no-…`, false. `off` can only make its key false. A list has
+    several values and may be repeated. `again` may be repeated with one value each."""
     read: Callable[[Any], Any] | None = None
-    """Converts the text to the key's value. Raises ValueError that says what is expected."""
+    """Converts the text to the key's value. Raises ValueError with the expected value."""
     note: str = ""
     """Addition to the description of the key: the syntax on a command line."""
     text: str = ""
@@ -34,17 +34,17 @@ class Flag:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, the one of messages first."""
+        """All names; the first one is used in messages."""
         return tuple(self.spelling.split())
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """Name used in messages."""
         return next(name for name in self.names if name.startswith("--"))
 
     @property
     def destination(self) -> str:
-        """Its name among parsed arguments."""
+        """Its name in the parsed arguments."""
         return self.name.removeprefix("--").replace("-", "_")
 
 

@@ -1,5 +1,5 @@
-"""Flags of other tools that `profile` does not have, with the advice that it prints for them. The
-flags of AIPerf 0.13 are complete; `migrate` translates its command lines."""
+"""Flags of other tools that `profile` lacks, with the advice that it prints. The flags of AIPerf
+0.13 are complete; `migrate` translates its command lines."""
 
 from typing import Literal, NamedTuple
 
@@ -7,7 +7,7 @@ Kind = Literal["same", "other", "none"]
 
 
 class Advice(NamedTuple):
-    """What to do about a flag."""
+    """Advice about a flag."""
 
     kind: Kind
     """`same`: it has no effect here and can be left out. `other`: another flag does this. `none`:
@@ -108,7 +108,7 @@ ADVICE = {name: Advice(kind, text) for kind, text, names in TABLE for name in na
 
 
 def advice_for(flag: str) -> Advice | None:
-    """Return the advice for a flag of AIPerf; None for another flag. `--no-X` is `--X`."""
+    """Return the advice about a flag of AIPerf, or None. `--no-X` is treated as `--X`."""
     return ADVICE.get(flag) or ADVICE.get(flag.replace("--no-", "--", 1))
 
 
@@ -195,7 +195,7 @@ OTHERS: tuple[tuple[str, str, str], ...] = (
     (GENAI, "--input-file with --custom-dataset-type", "--dataset-config"),
     (GENAI, "--s3-url", "--upload-results --storage-bucket --storage-prefix"),
 )  # fmt: skip
-"""Flags of other tools, by tool and counterpart. A flag that several tools have is listed once."""
+"""Flags of other tools, by tool and counterpart. A flag of several tools is listed once."""
 
 COUNTERPARTS = {
     name: Counterpart(tool, text) for tool, text, names in OTHERS for name in names.split()

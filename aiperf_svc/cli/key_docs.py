@@ -1,8 +1,8 @@
-"""Descriptions of the keys of a config, read from its models: text, choices and default.
+"""Descriptions of a config's keys, read from its models: text, choices and default.
 
-The text is the docstring below a field. Help of flags, `docs/flags.md` and `aiperf-svc workloads`
-print it, so that a key is described once. This module imports the models, so it is loaded only to
-print.
+The text is the docstring below a field. The help of flags, `docs/flags.md` and `aiperf-svc
+workloads` print it, so each key has one description. This module imports the models, so it is
+loaded only for printing.
 """
 
 import ast
@@ -23,7 +23,7 @@ from aiperf_svc.config.units import format_duration, format_share, format_unboun
 _NAMES = {flag.key: flag.name for flag in FLAGS if flag.kind != "off"}
 _NAMES |= {key.removesuffix(".mean"): name for key, name in _NAMES.items() if ".mean" in key}
 _NAMES["endpoint.api_key_env"] = "--api-key"
-"""Name of the flag of each key; the flag of a length is that of its mean."""
+"""Flag of each key; the flag of a length is that of its mean."""
 _BY_NAME = {name: flag for flag in FLAGS for name in flag.names}
 _METAVARS = {
     format_duration: "TIME",
@@ -32,7 +32,7 @@ _METAVARS = {
     int: "N",
     float: "N",
 }
-"""Placeholder for the values of a type, or of what is written by a function of `config.units`."""
+"""Placeholders for values by type or by the parsing function in `config.units`."""
 
 
 REQUIRED = "required"
@@ -44,9 +44,9 @@ class KeyDoc(NamedTuple):
     text: str
     """Docstring of the field; may be empty."""
     choices: tuple[str, ...]
-    """Words that the key accepts; empty if it accepts others."""
+    """Words that the key accepts; empty if it accepts other values."""
     default: str
-    """Default as it is written in a file; empty for null and empty lists, or `REQUIRED`."""
+    """Default as written in a file; empty for null and empty lists, or `REQUIRED`."""
 
 
 def describe_fields(model: type[BaseModel]) -> dict[str, KeyDoc]:
@@ -79,7 +79,7 @@ def metavar(flag: Flag) -> str:
 
 
 def takes_several(flag: Flag) -> bool:
-    """Return whether values separated by commas make a trial each: numbers and times do."""
+    """Return whether comma-separated values create a trial each, as for numbers and times."""
     is_of_the_run = flag.key.startswith(("experiment.", "slo."))
     return flag.kind == "value" and not is_of_the_run and bool(_scalar(flag.key))
 
@@ -95,7 +95,7 @@ def complete_help(parser: ArgumentParser) -> None:
 
 
 def _key_doc(key: str) -> KeyDoc:
-    """Describe a key; the mean of a length is described as the length itself."""
+    """Describe a key; the mean of a length gets the description of the length."""
     owner, _, name = key.rpartition(".")
     model = model_at(owner.split(".") if owner else [])
     assert model is not None, key
@@ -113,7 +113,7 @@ def _key_doc(key: str) -> KeyDoc:
 
 
 def _with_flags(text: str, key: str) -> str:
-    """Return a text with flags in place of the keys that it names in backquotes."""
+    """Replace the keys in a text's backquotes with flags."""
     owner = key.rpartition(".")[0]
 
     def named(match: re.Match[str]) -> str:
@@ -123,7 +123,7 @@ def _with_flags(text: str, key: str) -> str:
 
 
 def _scalar(key: str) -> str:
-    """Return the placeholder for a key whose value is one number, time or share; else empty."""
+    """Return the placeholder of a key with a single number, time or share; else empty."""
     owner, _, name = key.rpartition(".")
     model = model_at(owner.split(".") if owner else [])
     assert model is not None, key
@@ -134,7 +134,7 @@ def _scalar(key: str) -> str:
 
 
 def _types(annotation: Any) -> list[Any]:
-    """Return the plain types of an annotation, then their serializers; nothing for collections."""
+    """Return the plain types of an annotation, then their serializers; empty for collections."""
     if get_origin(annotation) in (tuple, list, dict):
         return []
     arguments = get_args(annotation)
@@ -144,7 +144,7 @@ def _types(annotation: Any) -> list[Any]:
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    """Return the words of a literal or enum, also of one inside an optional or a tuple."""
+    """Return the words of a literal or enum, including one inside an optional or a tuple."""
     if get_origin(annotation) is Literal:
         words = tuple(str(word) for word in get_args(annotation))
         return words if len(words) > 1 else ()
@@ -157,7 +157,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _default(model: type[BaseModel], name: str, field: FieldInfo) -> str:
-    """Return a default as it is written in a file; empty if there is none, or it is nothing."""
+    """Return a default as written in a file; empty if there is none or it is empty."""
     if field.is_required():
         return REQUIRED
     value = field.get_default(call_default_factory=True)
@@ -175,7 +175,7 @@ def _default(model: type[BaseModel], name: str, field: FieldInfo) -> str:
 
 @cache
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring below each field, of the model and those that it extends."""
+    """Return the docstring below each field, from the model and its base classes."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:

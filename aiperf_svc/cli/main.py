@@ -1,9 +1,9 @@
-"""The command line: finds the command, runs it, and turns every failure into one message and an
+"""The command line: finds and runs the command, and turns every failure into one message and an
 exit code. No other module ends the process.
 
-A command is two functions with its name: one in `parsers`, which adds its arguments and imports
-nothing large, and one in the module with its work. Only this module imports them, by their names
-and when they are needed, so that `--help`, completion and a mistake in a flag are fast.
+A command consists of two functions with its name: one in `parsers` adds its arguments and imports
+only small modules; the other does its work. Only this module imports them, by name and when they
+are needed, so `--help`, completion and mistakes in flags are fast.
 """
 
 import os
@@ -77,28 +77,28 @@ MODULES = (
     ("parsers.tools", "schemas", ("schema",)),
     ("parsers.tools", "reference", ("completion", "man")),
 )
-"""Where the arguments and the work of commands are, below `aiperf_svc.cli`."""
+"""Modules with the arguments and the work of each command, below `aiperf_svc.cli`."""
 WITH_RESULTS = ("profile", "run", "qualify", "bench", "results", "export")
 """Commands that write results of runs, which only this user may read."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code. Raises nothing but SystemExit for `--help`."""
+    """Run the command line and return the exit code. Raises only SystemExit for `--help`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _code(words)
     except BrokenPipeError:
-        # The reader of the output is gone, which is not an error.
+        # The reader of the output has closed the pipe, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.ERROR)
 
 
 def _code(arguments: list[str]) -> int:
-    """Run the command line and print the reason of a failure; the exit code."""
+    """Run the command line, print the reason of a failure, and return the exit code."""
     try:
         code = _run(arguments)
-        # A reader that is gone can be handled here, but not when the interpreter exits.
-        if sys.stdout is not None:  # None: closed by the shell
+        # A closed pipe can be handled here, but not when the interpreter exits.
+        if sys.stdout is not None:  # None if the shell has closed it
             sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -140,8 +140,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def load_parser(name: str) -> Parser:
-    """Return the parser of a command, whose description is the docstring of the function that adds
-    its arguments."""
+    """Return the parser of a command, described by the docstring that its arguments' function
+    has."""
     add_arguments = _function(name, 0)
     parser = Parser(name, add_arguments.__doc__ or "")
     add_arguments(parser)
@@ -149,7 +149,7 @@ def load_parser(name: str) -> Parser:
 
 
 def work_of(name: str) -> Callable[..., int]:
-    """Return the function that does the work of a command; it returns the exit code."""
+    """Return the function that does the work of a command and returns the exit code."""
     return _function(name, 1)
 
 
@@ -163,8 +163,8 @@ def _function(name: str, column: int) -> Callable[..., Any]:
 
 
 def _write_junit(arguments: Sequence[str], code: ExitCode, reason: str) -> None:
-    """Replace the test cases of an earlier run, so that they are not mistaken for this run's. The
-    command line may have mistakes, so the flag is looked for in its words."""
+    """Replace the test cases of an earlier run, which could be mistaken for this run's. The command
+    line may be invalid, so its words are searched for the flag."""
     name = ""
     for word, following in pairwise((*arguments, "-")):
         flag, equals, value = word.partition("=")
@@ -174,7 +174,7 @@ def _write_junit(arguments: Sequence[str], code: ExitCode, reason: str) -> None:
         return
     from aiperf_svc.adapters.storage.junit_file import write_cases
 
-    # That the file cannot be written can be the error itself.
+    # Being unable to write the file may be the error itself.
     with suppress(EnvironmentProblem):
         write_cases(Path(name), [], code, reason)
 
@@ -204,7 +204,7 @@ def _print_error(text: str, error: BaseException, arguments: Sequence[str]) -> N
 
 def _print_json(text: str, error: BaseException, arguments: Sequence[str]) -> None:
     """Print an error as a JSON object for `--json`. A command prints its own object at its end, so
-    there is never a second one."""
+    two objects are never printed."""
     if JSON in arguments:
         from aiperf_svc.adapters.terminal.output import print_failure
 

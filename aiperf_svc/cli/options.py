@@ -1,5 +1,5 @@
-"""Flags that several commands share, and the options that they set. Nothing here imports the
-models, so that a command line is parsed before they are loaded."""
+"""Flags that several commands share, and the options that they set. This module imports no models,
+so a command line can be parsed before the models are loaded."""
 
 import argparse
 import os
@@ -21,15 +21,15 @@ DISPLAYS: dict[str, Display] = {"auto": "auto", "rich": "rich", "plain": "plain"
 DISPLAYS |= {"dashboard": "rich", "simple": "plain"}
 """Displays by the values of `--ui`. The last two are AIPerf's names."""
 OTLP_PATH = "/v1/metrics"
-"""Path at which OTLP receivers accept metrics."""
+"""Path of OTLP receivers for metrics."""
 HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
-"""Environment variables with headers. Those of the second override those of the first."""
+"""Environment variables with headers. The second overrides the first."""
 _URL = re.compile(r"https?://[^/@?#\s]+(/[^@?#\s]*)?")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def display_of(args: argparse.Namespace) -> Display:
-    """Return the display that `--ui` names. Raises ConfigError."""
+    """Return the display for `--ui`. Raises ConfigError."""
     if args.ui not in DISPLAYS:
         hint = did_you_mean(args.ui, DISPLAYS)
         raise ConfigError(f"--ui: {args.ui!r}: expected auto, rich, plain or none{hint}")
@@ -37,8 +37,8 @@ def display_of(args: argparse.Namespace) -> Display:
 
 
 def add_flags(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ...]) -> None:
-    """Add one group of the table. Values are kept as text: the config checks them. The help is the
-    key until `key_docs` describes it."""
+    """Add one group of the flag table. Values stay text, because the config validates them. The
+    help is the key until `key_docs` replaces it."""
     group = parser.add_argument_group(title)
     for flag in flags:
         more: dict[str, Any] = {"metavar": flag.metavar}
@@ -54,7 +54,7 @@ def add_flags(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ..
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that change this program, not the test."""
+    """Add the flags that change this program's behaviour, not the test."""
     group = parser.add_argument_group("this program")
     group.add_argument(
         API_KEY,
@@ -112,7 +112,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for a stack that is inspected but not run."""
+    """Add the flags of a stack that is inspected but not run."""
     parser.set_defaults(api_key=None, generation=None, resume=None)
     add_cluster_flags(parser)
 
@@ -134,7 +134,7 @@ def add_life_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_options(args: argparse.Namespace) -> RunOptions:
-    """Return the options of the flags of `add_run_flags`. Raises ConfigError."""
+    """Return the options from the flags of `add_run_flags`. Raises ConfigError."""
     return RunOptions(
         ui=display_of(args),
         json=args.json,
@@ -148,8 +148,8 @@ def run_options(args: argparse.Namespace) -> RunOptions:
 
 
 def otlp_target(url: str | None, environ: Mapping[str, str] = os.environ) -> OtlpTarget | None:
-    """Return the receiver at a URL, which without a path means its `/v1/metrics`. None without a
-    URL. Raises ConfigError."""
+    """Return the receiver at a URL, where no path means `/v1/metrics`; None without a URL. Raises
+    ConfigError."""
     if url is None:
         return None
     match = _URL.fullmatch(url)
@@ -166,7 +166,7 @@ def otlp_target(url: str | None, environ: Mapping[str, str] = os.environ) -> Otl
 
 
 def metrics_address(text: str | None) -> tuple[str, int] | None:
-    """Return host and port of `[HOST:]PORT`; None without a text. Raises ConfigError."""
+    """Return the host and port of `[HOST:]PORT`; None without a text. Raises ConfigError."""
     if text is None:
         return None
     host, _, port = text.rpartition(":")
@@ -179,8 +179,8 @@ def metrics_address(text: str | None) -> tuple[str, int] | None:
 
 
 def _headers(variable: str, text: str) -> dict[str, str]:
-    """Headers as `name=value,name=value`, with the escapes of URLs. The message has no values: they
-    may be secrets."""
+    """Parse headers `name=value,name=value` with URL escapes. The message contains no values, which
+    may be secret."""
     found: dict[str, str] = {}
     for pair in filter(None, map(str.strip, text.split(","))):
         name, _, value = pair.partition("=")
@@ -192,7 +192,7 @@ def _headers(variable: str, text: str) -> dict[str, str]:
 
 
 def read_api_key(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the key that `VALUE`, `env:NAME` or `@FILE` names. Raises ConfigError."""
+    """Return the key given as `VALUE`, `env:NAME` or `@FILE`. Raises ConfigError."""
     if text.startswith("env:"):
         name = text.removeprefix("env:")
         if not environ.get(name):

@@ -1,5 +1,5 @@
-"""The command `pulumi-resource-aiperf`, the provider of the component for programs in other
-languages. The package always has the command; what it serves needs the extra `stack`."""
+"""The command `pulumi-resource-aiperf`: the component's provider for programs in other languages.
+The package always contains the command; serving the component needs the extra `stack`."""
 
 import sys
 
@@ -9,7 +9,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 
 def main() -> int:
-    """Serve the component to Pulumi; the exit code."""
+    """Serve the component to Pulumi; return the exit code."""
     try:
         check_packages()
     except EnvironmentProblem as error:

@@ -1,6 +1,6 @@
-"""All commands and flags as one text: completions for shells, and the manual page.
+"""Generates shell completions and the manual page for all commands and flags.
 
-Both are made of the parsers of the commands, so they have what `--help` has.
+Both come from the commands' parsers, so they match `--help`.
 """
 
 import argparse
@@ -17,7 +17,7 @@ PROGRAM = "aiperf-svc"
 
 
 class FlagText(NamedTuple):
-    """A flag, as a shell or a reader needs it."""
+    """A flag, described for a shell or a reader."""
 
     names: tuple[str, ...]
     text: str
@@ -35,7 +35,7 @@ class CommandText(NamedTuple):
     description: str
     flags: tuple[FlagText, ...]
     choices: tuple[str, ...]
-    """Words that its arguments can be; empty if they can be others."""
+    """Allowed words of its arguments; empty if others are allowed."""
 
 
 def completion(args: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def describe_commands() -> list[CommandText]:
 
 def _describe(name: str, text: str) -> CommandText:
     parser = load_parser(name)
-    # Completes the help of flags whose text is that of a key of the config.
+    # Completes the help of flags whose text comes from the key of the config.
     parser.format_help()
     words = [str(c) for a in parser._actions if not a.option_strings for c in a.choices or ()]
     flags = tuple(_flag(action) for action in parser._actions if action.option_strings)
@@ -225,7 +225,7 @@ def manual(commands: list[CommandText], day: date) -> str:
 
 
 SHELLS: Mapping[str, Callable[[list[CommandText]], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
-"""Writers of completions by the name of the shell."""
+"""Functions that write completions, by shell."""
 
 
 def _words(command: CommandText) -> Iterator[str]:
@@ -249,6 +249,6 @@ def _fish(text: str) -> str:
 
 
 def _roff(text: str) -> str:
-    """Return a text in which nothing is a request or an escape of roff."""
+    """Escape a text so that roff finds no request or escape sequence in it."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)

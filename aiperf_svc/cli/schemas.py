@@ -1,8 +1,8 @@
-"""JSON Schemas of configs, stack files and result files, made of the models that read them.
+"""JSON Schemas of configs, stack files and result files, generated from the models that read them.
 
-The schema of a config completes and checks keys in an editor. It never refuses a valid config, so
-it is less strict than `aiperf-svc validate`: it requires no key, since an experiment or a list of
-targets may set it, and takes any text for a time, size or share.
+Editors use the schema of a config to complete and check keys. It must never refuse a valid config,
+so it is less strict than `aiperf-svc validate`: it requires no key, because an experiment or a list
+of targets may set it, and accepts any text as a time, size or share.
 """
 
 import argparse
@@ -45,7 +45,7 @@ STACK_SETTINGS = {
     "shape": "Number of the shape, of an experiment whose trials need different pods.",
     "providerVersion": "Version of Pulumi's Kubernetes provider.",
 }
-"""Keys of a stack file beside the config, without their prefix `aiperf:`."""
+"""Keys of a stack file besides the config, without their prefix `aiperf:`."""
 
 
 def schema(args: argparse.Namespace) -> int:
@@ -55,10 +55,10 @@ def schema(args: argparse.Namespace) -> int:
 
 
 class _ConfigSchema(GenerateJsonSchema):
-    """Schema of what a config file may hold: what validators take, and the docstrings of fields."""
+    """Schema of a config file: the values that validators accept, and the fields' docstrings."""
 
     def function_before_schema(self, schema: Any) -> Json:
-        """Return the schema of a value that a function converts first: a number may have a unit."""
+        """Return the schema of a value that a function converts first; a number may have a unit."""
         inner = self.generate_inner(schema["schema"])
         if schema["schema"]["type"] in ("int", "float"):
             return {"type": ["number", "string"]}
@@ -76,22 +76,22 @@ class _ConfigSchema(GenerateJsonSchema):
         return found
 
     def str_schema(self, schema: Any) -> Json:
-        """Return the schema of a text, without a pattern that only pydantic's syntax can write."""
+        """Return the schema of a text, without a pattern that only pydantic supports."""
         found = super().str_schema(schema)
         if "\\x{" in found.get("pattern", ""):
             del found["pattern"]
         return found
 
     def default_schema(self, schema: Any) -> Json:
-        """Return the schema without the default, which the description has as a file has it."""
+        """Return the schema without its default, which the description contains."""
         return self.generate_inner(schema["schema"])
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Return false: the key is the title."""
+        """Return false, because the key is the title."""
         return False
 
     def field_is_required(self, field: Any, total: bool) -> bool:
-        """Return false: a trial or a target may set the key."""
+        """Return false, because a trial or a target may set the key."""
         return False
 
 
@@ -119,7 +119,7 @@ def _config() -> Json:
 
 
 def _stack() -> Json:
-    """Return the schema of a stack file. Other packages may have keys in it."""
+    """Return the schema of a stack file. It may contain keys of other packages."""
     config = _config()
     definitions = config.pop("$defs")
     settings = {f"aiperf:{key}": {"description": text} for key, text in STACK_SETTINGS.items()}
@@ -135,7 +135,7 @@ def _from_struct(struct: type[msgspec.Struct]) -> Callable[[], Json]:
 
 
 def _joint() -> Json:
-    """Return the schema of the results of several runs, or of several runs of an experiment."""
+    """Return the schema of the results of several runs, or of an experiment across several runs."""
     forms, definitions = msgspec.json.schema_components(
         (Joint, JointExperimentResult), ref_template="#/$defs/{name}"
     )
@@ -160,7 +160,7 @@ SCHEMAS: Mapping[str, Callable[[], Json]] = {
     "profile_export": _from_struct(RequestLine),
     "inputs": _from_struct(Inputs),
 }
-"""Makers of the schemas by the name of a file: a stack file, a plain config, result files."""
+"""Functions that create the schemas, by name of the file."""
 
 
 CONFIGS = ("stack", "config")
@@ -174,6 +174,6 @@ def json_schema(name: str) -> Json:
     if name not in CONFIGS:
         for each in found["$defs"].values():
             for field in each.get("properties", {}).values():
-                # The value that a reader assumes for a key that is missing.
+                # The default that a reader assumes for a missing key.
                 field.pop("default", None)
     return found

@@ -1,5 +1,5 @@
 """Functions that the commands about stacks share: the request and options of a command line, and
-the stacks that one name means if a stack file has several clusters, targets or shapes."""
+the stacks of one name if a stack file has several clusters, targets or shapes."""
 
 import argparse
 import asyncio
@@ -33,13 +33,13 @@ from aiperf_svc.workloads.shapes import is_side_by_side
 T = TypeVar("T")
 
 LONGEST_NAME = 40
-"""Longest name of a stack."""
+"""Maximum length of a stack's name."""
 NUMBER_ROOM = len("-10000")
-"""Room in it for the number of a shape that has a stack of its own."""
+"""Part of the length reserved for the number of a shape with its own stack."""
 
 
 def life_options(args: argparse.Namespace) -> StackOptions:
-    """Return the options of the flags of `add_life_flags`. Raises ConfigError."""
+    """Return the options from the flags of `add_life_flags`. Raises ConfigError."""
     timeout_s = None
     if args.timeout is not None:
         try:
@@ -65,7 +65,7 @@ def committed_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
 
 
 def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
-    """Return the request of flags, with a new name for its stack. Raises ConfigError."""
+    """Return the request of the flags of `profile`, with a new stack name. Raises ConfigError."""
     _send_authorities(draft, args)
     request = _request(draft, args)
     suffix = f"-{secrets.token_hex(3)}"
@@ -76,7 +76,7 @@ def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
 
 
 def _request(draft: Draft, args: argparse.Namespace) -> StackRequest:
-    """Return the request of a config for a stack that has no name yet. Raises ConfigError."""
+    """Return a request without a stack name. Raises ConfigError."""
     key = take_api_key(draft, args.api_key)
     checked = checked_trials(
         draft.parse(), cluster_problems, source=draft.source, names=draft.names
@@ -100,8 +100,8 @@ def print_notices(draft: Draft) -> None:
 
 
 def _stack_of(folder: Path) -> str:
-    """Return the stack that a killed runner left and whose results belong in a folder; empty if
-    there is none. Stacks of single shapes have this name and the number of the shape."""
+    """Return the stack of a killed runner whose results belong in a folder; empty if there is none.
+    Stacks of single shapes have this name plus the number of the shape."""
     for record in StateHome().records():
         found, shape = experiment_of(Path(record.artifacts))
         if record.artifacts and found == folder.resolve():
@@ -110,7 +110,7 @@ def _stack_of(folder: Path) -> str:
 
 
 def _send_authorities(draft: Draft, args: argparse.Namespace) -> None:
-    """Put the content of a CA file of this machine into the config, for the pods."""
+    """Put the content of a local CA file into the config, for the pods."""
     name = args.tls_ca_file
     if name is None:
         return
@@ -138,20 +138,20 @@ class NamedStack:
 
     stack: str
     name: str = ""
-    """Name of the cluster, target or shape among several; empty: there is one stack."""
+    """Name of the cluster, target or shape among several; empty for a single stack."""
     where: str = ""
-    """The context of its cluster, or the address of its target."""
+    """The context of its cluster, or the URL of its target."""
     kind: Literal["clusters", "targets", "shapes"] = "clusters"
     kubeconfig: str | None = None
     context: str | None = None
 
     def line(self, text: str) -> str:
-        """Return a line about the stack. Among several, it begins with the stack's name."""
+        """Return a line about the stack, prefixed with the stack's name if there are several."""
         return f"{self.name}  {text}" if self.name else text
 
 
 def stacks_of(stack: str, args: argparse.Namespace) -> list[NamedStack]:
-    """Return the stacks that a stack file creates. If `--context` is set, only those in its
+    """Return the stacks that a stack file creates. With `--context`, return only those in its
     cluster. Raises ConfigError."""
     path = STACKS / f"Pulumi.{stack}.yaml"
     content = read_yaml(path) if path.is_file() else None
@@ -209,7 +209,7 @@ def _shapes_of(parent: NamedStack) -> list[NamedStack]:
 async def in_each(
     stacks: list[NamedStack], work: Callable[[NamedStack], Awaitable[T]]
 ) -> tuple[list[T | AiperfError], ExitCode]:
-    """Do the work for all stacks at the same time. Errors are printed.
+    """Do the work for all stacks concurrently. Errors are printed.
 
     Returns a result or error for each stack, and the exit code of the first error. Raises the error
     if there is only one stack."""

@@ -1,4 +1,4 @@
-"""`python -m aiperf_svc.mock_server`: the mock server by itself."""
+"""`python -m aiperf_svc.mock_server`: the standalone mock server."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from aiperf_svc.mock_server.processes import MockServerError, serve
 
 
 def main() -> int:
-    """Serves until told to stop; the exit code."""
+    """Serve until the process is stopped; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m aiperf_svc.mock_server",
         description="An OpenAI-compatible server with synthetic tokens at a fixed pace.",

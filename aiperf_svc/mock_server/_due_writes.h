@@ -1,4 +1,4 @@
-/* Writes when they are due, tokens above all, as `quick_serving.DueWrites`. */
+/* Due writes, mostly of tokens, like `quick_serving.DueWrites`. */
 #include <Python.h>
 
 #include <stdint.h>
@@ -31,7 +31,7 @@ static int is_before(Entry a, Entry b) {
     return a.due_ns < b.due_ns || (a.due_ns == b.due_ns && a.fd < b.fd);
 }
 
-/* Puts an entry in the place of the first. */
+/* Replaces the first entry. */
 static void replace_first(DueWrites *due, Entry entry) {
     Entry *heap = due->heap;
     Py_ssize_t at = 0, below;
@@ -94,7 +94,7 @@ static PyObject *shift(PyObject *self, PyObject *argument) {
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
-/* Where Rows keeps the times of chunks; looked up once for many. */
+/* The attributes in which Rows keeps the times of chunks, looked up once for many chunks. */
 typedef struct {
     PyObject *chunks; /* NULL: no rows are kept */
     int64_t base, limit, dropped;
@@ -119,7 +119,7 @@ static int find_stamps(PyObject *rows, Stamps *stamps) {
     return stamps->chunks == NULL ? -1 : 0;
 }
 
-/* As Rows.sent of a chunk in the middle of a response. */
+/* Like Rows.sent for a chunk in the middle of a response. */
 static int stamp_chunk(Stamps *stamps, int64_t number) {
     struct timespec time;
     int64_t chunk[2] = {number - stamps->base, 0};
@@ -153,10 +153,10 @@ static int leave_stamps(PyObject *rows, Stamps *stamps) {
 
 typedef enum { FAILED, SENT, HALTED, OTHER } Way;
 
-/* Makes the next write of a connection if it is a token's within a stream of fixed pace.
+/* Makes the next write of a connection if it is a token in a stream with a fixed pace.
  *
- * SENT: all of it is out and accounted for. HALTED: the kernel took `sent` of it, or it is BROKEN.
- * OTHER: the write is none of those. FAILED: an exception is set. */
+ * SENT: all of it is sent and accounted for. HALTED: the kernel accepted only `sent` bytes of it, or it is BROKEN.
+ * OTHER: it is another kind of write. FAILED: an exception is set. */
 static Way send_token(DueWrites *due, Connection *connection, Stamps *stamps, Py_ssize_t *sent) {
     if (due->itl_ns < 0 || is_none(connection->reply))
         return OTHER;

@@ -1,4 +1,4 @@
-/* Whole requests whose response is one send, as `quick_serving.QuickEvents`. */
+/* Complete requests whose response is one send, like `quick_serving.QuickEvents`. */
 #include <Python.h>
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #define READ_SIZE 65536
 #define EVENTS_PER_POLL 512 /* as quick_serving has it */
 
-/* Of the process, not of a call: whoever reads holds the interpreter's lock, and takes the bytes
- * out before letting go of it. */
+/* One buffer per process instead of one per call: a reader holds the GIL, and copies the bytes out before it releases
+ * the GIL. */
 static char arrived[READ_SIZE];
 
 static const char id_line[] = "x-request-id:";
@@ -22,7 +22,7 @@ static PyObject *name_whole;
 
 /* --- from a request to its reply -------------------------------------------------------------- */
 
-/* What has arrived, without the line of the request's id, as `split_request_id` leaves it. */
+/* The received bytes without the line with the request's id, like `split_request_id`. */
 static PyObject *request_of(Py_ssize_t size) {
     const char *end = arrived + size, *at = arrived;
     const Py_ssize_t id_size = sizeof id_line - 1;
@@ -55,7 +55,7 @@ static PyObject *request_of(Py_ssize_t size) {
     return PyBytes_FromStringAndSize(arrived, size);
 }
 
-/* Borrowed; NULL when there is none, or with an exception set. */
+/* A borrowed reference; NULL if there is none, or with an exception set. */
 static PyObject *find_reply(PyObject *known, Py_ssize_t size) {
     PyObject *request = request_of(size);
     PyObject *reply = request == NULL ? NULL : PyDict_GetItemWithError(known, request);
@@ -74,7 +74,7 @@ typedef struct {
     struct epoll_event events[EVENTS_PER_POLL];
 } QuickEvents;
 
-/* Waits for events if it `is_waiting`, else takes those that are there. */
+/* Waits for events if it `is_waiting`, else takes the available ones. */
 static int poll_events(QuickEvents *self) {
     int count;
     do {
@@ -102,7 +102,7 @@ static PyObject *poll_method(PyObject *object, PyObject *is_waiting) {
     Py_RETURN_NONE;
 }
 
-/* As Sender.whole_sent of a reply that is out. */
+/* Like Sender.whole_sent, for a reply that was sent. */
 static void count_whole(Tally *tally, Py_ssize_t received, Py_ssize_t sent) {
     tally->requests++;
     tally->bytes_in += received;
@@ -113,14 +113,14 @@ static void count_whole(Tally *tally, Py_ssize_t received, Py_ssize_t sent) {
     tally->completed++;
 }
 
-/* What the server gets: BROKEN for no bytes that were read, NULL for no reply. */
+/* The event for the server: BROKEN if no bytes were read, NULL if no reply was found. */
 static PyObject *left_of(const struct epoll_event *event, Py_ssize_t size, PyObject *reply,
                          Py_ssize_t sent) {
     return Py_BuildValue("(iIy#On)", event->data.fd, event->events, size < 0 ? NULL : arrived, size,
                          reply == NULL ? Py_None : reply, sent);
 }
 
-/* None when the event is served, else what is left of it; NULL with an exception set. */
+/* None if the event was served, else the part left to the server; NULL with an exception set. */
 static PyObject *serve_event(QuickEvents *self, const struct epoll_event *event) {
     int fd = event->data.fd;
     Connection *connection = connection_at(self->table, fd);
@@ -160,7 +160,7 @@ static PyObject *next_unhandled(PyObject *object, PyObject *unused) {
             }
             Py_DECREF(left);
         }
-        /* While nothing is left to the server, nothing has become due either. */
+        /* Nothing is due as long as nothing is left to the server. */
         if (!self->is_waiting)
             Py_RETURN_NONE;
         if (poll_events(self) < 0)

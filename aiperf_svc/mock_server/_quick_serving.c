@@ -1,8 +1,8 @@
 /* The two innermost steps of a serving process, compiled: see `quick_serving`.
  *
- * What is meant is said there, and by server and sender, whose sources remain the reference: all
- * but the plain case is handed back to them. Built against the stable ABI, so that one library
- * serves every Python from 3.11 on.
+ * The Python sources of `quick_serving`, server and sender document these steps and remain the reference. Everything
+ * but the common case is handed back to them. Built against the stable ABI, so one library serves every Python from
+ * 3.11 on.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -51,7 +51,7 @@ static PyType_Spec due_writes_spec = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_quick_serving", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 
-/* The new type, which lives as long as the module does; NULL with an exception set. */
+/* The new type, which lives as long as the module; NULL with an exception set. */
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
     return type == NULL || PyModule_AddType(module, type) < 0 ? NULL : type;

@@ -1,5 +1,5 @@
-/* What the compiled steps share with Python: the bases of connections and accounts, as
- * `serving_state` describes them, and a send. */
+/* What the compiled steps share with Python: the base classes of connections and accounts, described in
+ * `serving_state`, and a send. */
 #pragma once
 
 #include <Python.h>
@@ -54,7 +54,7 @@ static void free_object(PyObject *self) {
     Py_DECREF(type);
 }
 
-/* No part in the search for cycles: neither a reply nor a buffer knows of a connection. */
+/* Not garbage-collected: neither a reply nor a buffer refers to a connection. */
 static void free_connection(PyObject *self) {
     Connection *connection = (Connection *)self;
     Py_CLEAR(connection->reply);
@@ -64,7 +64,7 @@ static void free_connection(PyObject *self) {
 
 static int is_none(PyObject *object) { return object == NULL || object == Py_None; }
 
-/* Borrowed; NULL when there is none. */
+/* A borrowed reference; NULL if there is none. */
 static Connection *connection_at(PyObject *table, long fd) {
     if (fd < 0 || fd >= PyList_Size(table))
         return NULL;
@@ -72,7 +72,7 @@ static Connection *connection_at(PyObject *table, long fd) {
     return PyObject_TypeCheck(found, connection_type) ? (Connection *)found : NULL;
 }
 
-/* How many of the bytes the kernel took; BROKEN when the client is gone. */
+/* The number of bytes that the kernel accepted; BROKEN if the client is gone. */
 static Py_ssize_t send_bytes(int fd, PyObject *bytes, Py_ssize_t *size) {
     char *data;
     if (PyBytes_AsStringAndSize(bytes, &data, size) < 0)

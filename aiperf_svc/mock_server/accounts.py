@@ -1,8 +1,7 @@
-"""The account of what one serving process did: counters, and one row per request if asked for.
+"""The account of one serving process: counters, and one row per request if enabled.
 
-Times are wall-clock nanoseconds. A request's arrival is the kernel's receive stamp of the read that
-holds its last byte (when rows are kept); a send time is taken just before the `send` that put the
-bytes on the wire.
+Times are wall-clock nanoseconds. A request's arrival is the kernel's receive timestamp of the read
+with its last byte (if rows are kept). A send time is taken just before the `send` call.
 """
 
 import json
@@ -23,13 +22,13 @@ class RowOutcome(IntEnum):
     OPEN = 0
     """The request has not ended."""
     COMPLETED = 1
-    """Every byte of a success was sent."""
+    """Every byte of a successful response was sent."""
     ERROR = 2
     """Every byte of a response with status 400 or more was sent."""
     CUT = 3
-    """The server cut the connection, as told to."""
+    """The server cut the connection as configured."""
     DISCONNECTED = 4
-    """The client left before the end."""
+    """The client left before the end of the response."""
 
 
 COUNTERS = (
@@ -54,16 +53,15 @@ COUNTERS = (
     "unstamped_arrivals",
 )
 """Counters of a process. `requests` are the inference requests whose last byte was read; each ends
-as one of completed, errors, cuts or disconnected, or is in flight. `hangs` are those in flight that
-will get nothing more, counted when they begin to hang. `waited` are those that found no free slot,
-`delayed` those whose first token was delayed. `writes` are sends of responses. `refused`
-connections were closed at once for want of file descriptors; `rejected` are requests that are no
-valid HTTP.
+as one of completed, errors, cuts or disconnected, or is in flight. `hangs` are requests in flight
+that will receive nothing more, counted when they start to hang. `waited` found no free slot.
+`delayed` had their first token delayed. `writes` are sends of responses. `refused` connections were
+closed at once because file descriptors ran out. `rejected` are requests that are not valid HTTP.
 """
 
 
 class RequestRows:
-    """One row per request in compact columns, at most `limit` rows and `limit` chunk times."""
+    """One row per request in compact columns, with at most `limit` rows and `limit` chunk times."""
 
     __slots__ = (
         "_arrival",
@@ -87,7 +85,7 @@ class RequestRows:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets every row; numbers of forgotten rows stay invalid for ever."""
+        """Remove every row. Numbers of removed rows remain invalid."""
         self.base += len(self._ids)
         self.dropped = 0
         self.chunks_dropped = 0
@@ -98,12 +96,12 @@ class RequestRows:
         self._arrival = array("q")
         self._head = array("q")
         self._end = array("q")
-        self._chunks = bytearray()  # of each its row, then its time; 8 bytes each
+        self._chunks = bytearray()  # row and time of each chunk, 8 bytes each
 
     def open(
         self, request_id: bytes | None, connection: int, status: int, arrival_wall_ns: int
     ) -> int:
-        """Begins a row and returns its number, -1 when the table is full."""
+        """Start a row and return its number; -1 if the table is full."""
         ids = self._ids
         row = len(ids)
         if row >= self._limit:
@@ -119,11 +117,11 @@ class RequestRows:
         return self.base + row
 
     def sent(self, number: int, is_first: bool, is_chunk: bool, is_last: bool) -> None:
-        """Stamps one write of a response: call just before its send, so that no stamp is later than
-        what the client saw.
+        """Record the time of a write of a response. Call it just before the send, so no timestamp
+        is later than what the client sees.
 
-        The first write carries the head, the last one ends the request; a chunk is a token's write
-        or a whole body.
+        The first write contains the head, the last one ends the request. A chunk is the write of a
+        token or a whole body.
         """
         row = number - self.base
         if row < 0:
@@ -140,15 +138,15 @@ class RequestRows:
             self._end[row] = now
 
     def sent_rest(self, number: int) -> None:
-        """Moves the end of a request whose last write had to wait for the client: call before each
-        further send.
+        """Move the end of a request whose last write had to wait for the client. Call it before
+        each further send.
         """
         row = number - self.base
         if row >= 0:
             self._end[row] = _time_ns()
 
     def close(self, number: int, outcome: RowOutcome) -> None:
-        """Says how a request ended; one whose last write was never begun ends now."""
+        """Record how a request ended. A request whose last write never started ends now."""
         row = number - self.base
         if row >= 0:
             self._outcome[row] = outcome
@@ -156,11 +154,12 @@ class RequestRows:
                 self._end[row] = _time_ns()
 
     def intervals(self) -> "tuple[array[int], array[int]]":
-        """Arrival and end times, each sorted; a request without an end has no end time."""
+        """Return the sorted arrival times and the sorted end times. A request that has not ended
+        has no end time."""
         return array("q", sorted(self._arrival)), array("q", sorted(filter(None, self._end)))
 
     def dumps(self, process: int) -> Iterator[bytes]:
-        """Yields each row as a JSON object."""
+        """Yield each row as a JSON object."""
         chunks: list[list[int] | None] = [None] * len(self._ids)
         for row, stamp in _CHUNK.iter_unpack(self._chunks):
             times = chunks[row]
@@ -197,11 +196,10 @@ class Account(Tally):
 
     def __init__(self, *, row_limit: int | None) -> None:
         self.frozen_wall_ns: tuple[int, int] | None = None
-        """Time at which the freeze began and ended for this process, which sent nothing in
-        between."""
+        """Start and end of the freeze in this process, which sent nothing in between."""
         self.rows = None if row_limit is None else RequestRows(row_limit)
         self.served: ServedMetrics | None = None
-        """What only `GET /metrics` tells; None until it is asked for."""
+        """Values that only `GET /metrics` returns; None until the first such request."""
         for name in COUNTERS:
             setattr(self, name, 0)
 
@@ -219,7 +217,7 @@ class Account(Tally):
     unstamped_arrivals: int
 
     def reset(self) -> None:
-        """Starts again: what is open stays counted as open, everything else is zero."""
+        """Restart the account: only what is open still counts, everything else is zero."""
         in_flight, open_connections = self.in_flight, self.open_connections
         for name in COUNTERS:
             setattr(self, name, 0)
@@ -230,7 +228,7 @@ class Account(Tally):
             self.rows.clear()
 
     def counters(self) -> dict[str, int]:
-        """Returns every counter by name, and the number of rows that did not fit."""
+        """Return every counter by name, and the number of rows that did not fit."""
         values: dict[str, int] = {name: getattr(self, name) for name in COUNTERS}
         rows = self.rows
         values["rows_dropped"] = 0 if rows is None else rows.dropped
@@ -239,8 +237,8 @@ class Account(Tally):
 
 
 def max_overlap(arrivals: list[int], ends: list[int]) -> int:
-    """Returns the highest number of intervals open at once; both lists are sorted. An end at the
-    time of an arrival comes first."""
+    """Return the maximum number of intervals that are open at the same time. Both lists are sorted.
+    An end at the time of an arrival comes first."""
     most = open_now = 0
     position, count = 0, len(ends)
     for arrival in arrivals:

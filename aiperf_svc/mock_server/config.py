@@ -1,11 +1,11 @@
-"""Settings of the mock server. One field is one flag; every value is checked before anything
+"""Settings of the mock server. Each field is a flag, and every value is checked before anything
 starts.
 
-Values stay as the user wrote them (text, numbers, flags), so that a config goes to another process
-as arguments and comes back equal. Durations and distributions are parsed by `delays`.
+Values stay as the user wrote them (text, numbers, flags), so a config can be passed to another
+process as arguments and parsed to an equal config. `delays` parses durations and distributions.
 
-The flags' defaults are those of a plausible server, since a client cannot be told from a server
-that responds at once. The fields' defaults are no delay and no fault, to which code adds what it
+The flags' defaults describe a plausible server: with a server that responds at once, the measured
+times would be the client's own. The fields' defaults are no delay and no fault; code adds what it
 needs.
 """
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 class MockServerConfigError(ValueError):
-    """A setting that cannot work: names the flag, its value, and what was expected."""
+    """An invalid setting; names the flag, its value, and the expected value."""
 
 
 def _option(default: T, text: str, *, choices: tuple[str, ...] = (), flag: T | None = None) -> T:
-    """A field with its help text; typed as its default, which is what the dataclass makes of it.
-    `flag` is the default of its flag where that is another."""
+    """Return a field with its help text, typed as its default, as dataclass does. `flag` is the
+    default of its flag if it differs."""
     metadata = {"help": text, "choices": choices, "flag": default if flag is None else flag}
     made: T = field(default=default, metadata=metadata)
     return made
@@ -34,7 +34,7 @@ def _option(default: T, text: str, *, choices: tuple[str, ...] = (), flag: T | N
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MockServerConfig:
-    """Settings of one mock server; MockServerConfigError if a value cannot work."""
+    """Settings of one mock server. Raises MockServerConfigError for an invalid value."""
 
     host: str = _option("127.0.0.1", "addresses to listen on, separated by commas")
     port: int = _option(0, "port to listen on; 0 takes a free one")
@@ -104,7 +104,7 @@ class MockServerConfig:
     owner_fd: int = _option(-1, "stop when this inherited pipe reaches its end; -1 is none")
 
     def __post_init__(self) -> None:
-        """Checks every value, alone and together."""
+        """Check every value, alone and in combination."""
         for name, least, most in _RANGES:
             value = getattr(self, name)
             if not least <= value <= most:
@@ -197,7 +197,7 @@ def _checked(name: str, value: str, parse: object) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds one flag per setting to the parser."""
+    """Add one flag per setting to the parser."""
     for entry in dataclasses.fields(MockServerConfig):
         text = entry.metadata["help"].replace("%", "%%")
         text = f"{text[:1].upper()}{text[1:]}."
@@ -216,13 +216,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def config_from_args(args: argparse.Namespace) -> MockServerConfig:
-    """The config that parsed arguments describe; MockServerConfigError if a value cannot work."""
+    """Return the config in parsed arguments. Raises MockServerConfigError for an invalid value."""
     names = (entry.name for entry in dataclasses.fields(MockServerConfig))
     return MockServerConfig(**{name: getattr(args, name) for name in names})
 
 
 def args_from_config(config: MockServerConfig) -> list[str]:
-    """Arguments that `config_from_args` turns back into an equal config."""
+    """Return arguments that `config_from_args` turns back into an equal config."""
     args: list[str] = []
     for entry in dataclasses.fields(config):
         value = getattr(config, entry.name)

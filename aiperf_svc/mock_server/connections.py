@@ -13,9 +13,7 @@ from aiperf_svc.mock_server.serving_state import ConnectionState
 
 
 class Connection(ConnectionState):
-    """One open connection. Between requests, and while a reply is on its way, it holds no
-    buffer.
-    """
+    """One open connection. It holds no buffer between requests and while it sends a reply."""
 
     __slots__ = ("arrival_wall_ns", "begun_ns", "is_counted", "need", "number", "out", "sock")
 
@@ -26,17 +24,17 @@ class Connection(ConnectionState):
         self.reply = None
         self.step = 0
         self.due_ns = 0
-        self.begun_ns = 0  # when its request was there (monotonic)
-        self.is_counted = False  # the reply is to an inference request: it appears in the account
+        self.begun_ns = 0  # monotonic time at which its request was complete
+        self.is_counted = False  # the reply belongs to an inference request and is counted
         self.row = -1
         self.arrival_wall_ns = 0  # when the newest bytes arrived, if rows are kept
         self.inbuf = None
-        self.need = 0  # bytes that inbuf must hold before parsing makes sense
-        self.out: memoryview | None = None  # what the kernel did not take of the last write
+        self.need = 0  # bytes that inbuf must hold before it is parsed
+        self.out: memoryview | None = None  # bytes that the kernel did not accept
 
 
 class Connections:
-    """Connections by descriptor, in one epoll set, with idle ones closed after `keepalive_ns` (0:
+    """Connections by descriptor in one epoll set. Idle ones are closed after `keepalive_ns` (0:
     never).
     """
 
@@ -47,14 +45,14 @@ class Connections:
         self._keepalive_ns = keepalive_ns
         self._idle: OrderedDict[int, int] = (
             OrderedDict()
-        )  # descriptor -> when to close, soonest first
+        )  # descriptor -> time to close it, soonest first
         self._opened = 0
         self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.on_lost: Callable[[Connection], None] | None = None
-        """Called with a connection that closes while its reply is sent or waits."""
+        """Called with a connection that closes while its reply is being sent or waits."""
 
     def open(self, sock: socket.socket | Http2Socket) -> None:
-        """Adds a socket that was just accepted."""
+        """Add a newly accepted socket."""
         account, table = self._account, self.table
         fd = sock.fileno()
         while fd >= len(table):
@@ -69,8 +67,8 @@ class Connections:
         self.note_idle(connection)
 
     def refuse(self, listener: socket.socket) -> None:
-        """Closes one waiting connection by means of the spare descriptor, so that its client learns
-        of it at once.
+        """Close one waiting connection by using the spare descriptor, so its client is informed at
+        once.
         """
         os.close(self._spare_fd)
         try:
@@ -78,11 +76,11 @@ class Connections:
             sock.close()
             self._account.refused += 1
         except OSError:
-            pass  # the client was gone already, or the system as a whole has no files left
+            pass  # the client has already left, or the whole system is out of file descriptors
         self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, connection: Connection) -> None:
-        """Closes a connection that has no reply on its way."""
+        """Close a connection without a reply in progress."""
         self.table[connection.fd] = None
         self._idle.pop(connection.fd, None)
         connection.fd = -1
@@ -91,7 +89,7 @@ class Connections:
         self._account.open_connections -= 1
 
     def drop(self, connection: Connection) -> None:
-        """Closes a connection whose client is gone; a reply on its way ends as disconnected."""
+        """Close a connection whose client has left; a reply in progress ends as disconnected."""
         if connection.reply is not None and connection.is_counted:
             account = self._account
             account.in_flight -= 1
@@ -104,22 +102,22 @@ class Connections:
             self.on_lost(connection)
 
     def note_idle(self, connection: Connection) -> None:
-        """Starts the idle time of a connection that waits for its next request."""
+        """Start the idle time of a connection that waits for its next request."""
         if self._keepalive_ns and connection.fd >= 0 and connection.reply is None:
             self._idle[connection.fd] = time.monotonic_ns() + self._keepalive_ns
             self._idle.move_to_end(connection.fd)
 
     def note_busy(self, connection: Connection) -> None:
-        """Ends the idle time."""
+        """End the idle time."""
         if self._keepalive_ns:
             self._idle.pop(connection.fd, None)
 
     def next_close_ns(self) -> int:
-        """Monotonic time of the next idle close, 0 if there is none."""
+        """Monotonic time of the next idle close; 0 if there is none."""
         return next(iter(self._idle.values())) if self._idle else 0
 
     def close_idle(self) -> None:
-        """Closes every connection whose idle time is over."""
+        """Close every connection whose idle time has expired."""
         if not self._idle:
             return
         now_ns = time.monotonic_ns()

@@ -1,5 +1,5 @@
-"""The endpoints that are not inference: health, models, a delay of first tokens, and the truth
-about all processes."""
+"""The endpoints that are not inference: health, models, a delay of first tokens, and the account
+(`/truth`) of all processes."""
 
 import json
 
@@ -12,12 +12,12 @@ from aiperf_svc.mock_server.sender import Sender
 from aiperf_svc.mock_server.shared_counters import Question, SharedCounters
 
 _WAITING = Reply(status=200, writes=[], early=0, delay_tokens=0, ending=Ending.HANG)
-"""Stands for the reply of a connection whose question to all processes is still open."""
+"""Placeholder for the reply of a connection that waits for all processes to report."""
 
 
 class Controls:
-    """Responds to control requests of one process; those for the truth wait for the other
-    processes."""
+    """Responds to the control requests of one process. Requests for the account of all processes
+    wait for the other processes."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Controls:
         self._asks: list[tuple[Connection, Route, Question]] = []
 
     def reply(self, connection: Connection, route: Route, *, is_starting: bool) -> None:
-        """Responds to a control request, at once or when all processes have reported."""
+        """Respond to a control request, at once or when all processes have reported."""
         if route.refusal is not None:
             self._sender.begin_uncounted(connection, route.refusal)
         elif route.control in ("truth", "reset", "metrics"):
@@ -53,7 +53,7 @@ class Controls:
             self._sender.begin_uncounted(connection, self._replies.control(route))
 
     def _delay(self, route: Route) -> Reply:
-        """Delays first tokens as the query says, on a server that sends them by a timer."""
+        """Delay first tokens as the query requests, if the server sends them with a timer."""
         if self._sender.is_instant:
             text = "a mock server without --ttft and --itl responds at once and delays nothing"
             return self._replies.error(route.head, 409, text)
@@ -66,7 +66,7 @@ class Controls:
         return self._replies.json(route, b'{"status":"ok","processes":[]}')
 
     def on_wakeup(self) -> None:
-        """Someone asks, a response has come, or the lock is free again."""
+        """Handle a wake-up: a question, a response, or the release of the lock."""
         self._shared.publish(self._account, self._sender.waiting)
         merged = self._shared.collect()
         if merged is not None:
@@ -80,7 +80,7 @@ class Controls:
             return self._replies.json(route, merged)
         counters = json.loads(merged)
         waiting, *values = counters["values"]
-        # The quickest path counts responses and nothing of what they are.
+        # The fastest path only counts responses.
         known = values if self._has_details else None
         started_s = self._shared.started_s
         page = render(counters, waiting, known, model=self._model, started_s=started_s)

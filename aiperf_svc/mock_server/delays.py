@@ -1,7 +1,7 @@
-"""Durations and delay distributions as a user writes them: `20ms`, `0`, `normal:20ms,2ms`.
+"""Parses durations and delay distributions in the user's notation: `20ms`, `0`, `normal:20ms,2ms`.
 
 A delay is parsed once, when the config is checked, and turned into a sampler (integer nanoseconds)
-in each serving process. A fixed delay has no sampler, so that the hot path adds a constant.
+in each serving process. A fixed delay has no sampler, so the hot path adds a constant.
 """
 
 import math
@@ -22,8 +22,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h)")
 
 
 def duration_ns(text: str) -> int:
-    """Nanoseconds of a duration such as `250ms`, `1.5s` or `0`; ValueError says what was
-    expected.
+    """Return the nanoseconds of a duration such as `250ms`, `1.5s` or `0`. Raises ValueError with
+    the expected format.
     """
     text = text.strip()
     if text == "0":
@@ -52,7 +52,7 @@ class Delay:
 
     @property
     def fixed_ns(self) -> int | None:
-        """The delay when it is always the same, else None."""
+        """The delay if it is constant, else None."""
         return self.first_ns if self.kind == "fixed" else None
 
     @property
@@ -65,7 +65,7 @@ class Delay:
         return float(self.first_ns)
 
     def sampler(self, rng: random.Random) -> Callable[[], int]:
-        """A function that draws one delay in nanoseconds, never negative."""
+        """Return a function that draws one delay in nanoseconds, never negative."""
         first, second = self.first_ns, self.second
         if self.kind == "normal":
             gauss = rng.gauss
@@ -95,7 +95,7 @@ _PARAMETERS = {
 
 
 def parse_delay(text: str) -> Delay:
-    """A delay from its text; ValueError names the text and the forms that are understood."""
+    """Parse a delay. Raises ValueError with the text and the supported formats."""
     kind, colon, rest = text.strip().partition(":")
     if not colon:
         return Delay("fixed", duration_ns(text))

@@ -1,7 +1,7 @@
-"""The faults of the mock server towards one request: one table, one function each.
+"""The faults of the mock server: one table with one function each.
 
-A request asks for a fault with the header `X-Mock-Fault: NAME`, or with the model name `mock-NAME`;
-any other model name is an ordinary model. A fault spoils the draft of the right response.
+A request selects a fault with the header `X-Mock-Fault: NAME`, or with the model name `mock-NAME`;
+any other model name is an ordinary model. A fault modifies the draft of the correct response.
 """
 
 import gzip
@@ -12,37 +12,37 @@ from typing import NamedTuple
 from aiperf_svc.mock_server.replies import DONE, Draft, Ending, chunk, draft_error
 
 HUGE_BYTES = 4 * 1024 * 1024
-"""Length of the text in the one event of `huge-chunk`."""
+"""Length of the text in the single event of `huge-chunk`."""
 _HTML = b"<!doctype html><title>mock</title><p>This is not the API."
 
 
 def hang(draft: Draft) -> Draft:
-    """Takes the request and never responds."""
+    """Accept the request and never respond."""
     return Draft(head=b"", raw=[], ending=Ending.HANG)
 
 
 def stall(draft: Draft) -> Draft:
-    """Sends half of the response, then nothing more, with the connection open."""
+    """Send half of the response, then nothing more, and keep the connection open."""
     return _half(draft, Ending.HANG)
 
 
 def close(draft: Draft) -> Draft:
-    """Closes the connection without a byte of response."""
+    """Close the connection without a byte of response."""
     return Draft(head=b"", raw=[], ending=Ending.CUT)
 
 
 def cut(draft: Draft) -> Draft:
-    """Closes the connection half way through the response."""
+    """Close the connection half way through the response."""
     return _half(draft, Ending.CUT)
 
 
 def reset(draft: Draft) -> Draft:
-    """Resets the connection half way through the response."""
+    """Reset the connection half way through the response."""
     return _half(draft, Ending.RESET)
 
 
 def malformed(draft: Draft) -> Draft:
-    """JSON that ends too early, in the middle event or in the body."""
+    """Cut off JSON, in the middle event or in the body."""
     if draft.is_stream:
         return _middle(draft, b'data: {"choices":[{"index":0,"delta":{"content":\n\n')
     draft.body = draft.body[: len(draft.body) // 2]
@@ -50,7 +50,7 @@ def malformed(draft: Draft) -> Draft:
 
 
 def invalid_utf8(draft: Draft) -> Draft:
-    """Bytes that are not UTF-8 within a JSON string."""
+    """Put bytes that are not UTF-8 into a JSON string."""
     if draft.is_stream:
         return _with_text(draft, b"\xff\xfe")
     draft.body = draft.body[:-1] + b',"note":"\xff\xfe"}'
@@ -58,12 +58,12 @@ def invalid_utf8(draft: Draft) -> Draft:
 
 
 def wrong_content_type(draft: Draft) -> Draft:
-    """An HTML page with status 200."""
+    """Send an HTML page with status 200."""
     return Draft(content_type="text/html", body=_HTML)
 
 
 def huge_chunk(draft: Draft) -> Draft:
-    """One event (or body) of several MiB."""
+    """Send one event (or body) of several MiB."""
     text = b"x" * HUGE_BYTES
     if draft.is_stream:
         return _with_text(draft, text)
@@ -72,7 +72,7 @@ def huge_chunk(draft: Draft) -> Draft:
 
 
 def never_ends(draft: Draft) -> Draft:
-    """A stream that continues until the client disconnects; a response that is not a stream stops
+    """Send a stream that continues until the client disconnects. A non-streaming response stops
     after half of its bytes."""
     if not draft.is_stream:
         return _half(draft, Ending.HANG)
@@ -81,7 +81,7 @@ def never_ends(draft: Draft) -> Draft:
 
 
 def error_in_stream(draft: Draft) -> Draft:
-    """An error object as the middle event, after which the stream ends in good order."""
+    """Send an error object as the middle event, then end the stream normally."""
     if not draft.is_stream:
         return draft_error(500, "mock error")
     keep = draft.events[: len(draft.events) // 2]
@@ -94,46 +94,46 @@ def error_in_stream(draft: Draft) -> Draft:
 
 
 def no_done(draft: Draft) -> Draft:
-    """A stream whose HTTP body ends in good order, without `[DONE]`."""
+    """Send a stream whose HTTP body ends normally, without `[DONE]`."""
     draft.tail = [event for event in draft.tail if event != DONE]
     return draft
 
 
 def no_usage(draft: Draft) -> Draft:
-    """A stream without the usage event that the request asked for."""
+    """Send a stream without the usage event that the request asked for."""
     draft.tail = [event for event in draft.tail if b'"usage"' not in event]
     return draft
 
 
 def empty(draft: Draft) -> Draft:
-    """A stream without any token, or an empty body."""
+    """Send a stream without any token, or an empty body."""
     draft.events, draft.body = [], b""
     return draft
 
 
 def abort(draft: Draft) -> Draft:
-    """Half of the tokens, and then the end that a server states when it aborts. Refused where the
-    API has none: there `error-in-stream` is how a server gives up."""
+    """Send half of the tokens, then the end with which a server reports an abort. Refused if the
+    API has no such end; servers of such an API abort with `error-in-stream`."""
     draft.events = draft.events[: max(1, len(draft.events) // 2)]
     return _finished(draft, _ABORTED) or draft_error(400, "abort: this API states no such end")
 
 
 def content_filter(draft: Draft) -> Draft:
-    """All tokens, and a filter as the finish reason. Refused where the API states none."""
+    """Send all tokens, with a filter as the finish reason. Refused if the API has none."""
     found = _finished(draft, _FILTERED)
     return found or draft_error(400, "content-filter: this API states no such end")
 
 
 def ends_at_once(draft: Draft) -> Draft:
-    """A stream whose first token ends it: no content, and one token in the usage. A response that
-    is not a stream is empty."""
+    """End a stream with its first token: no content, and one token in the usage. A non-streaming
+    response is empty."""
     draft.events, draft.body = [], b""
     draft.tail = [_OUTPUT_TOKENS.sub(rb"\g<1>1", event) for event in draft.tail]
     return _finished(draft, _STOPPED) or draft
 
 
 def compressed(draft: Draft) -> Draft:
-    """The right response, compressed without a request for it."""
+    """Send the correct response, compressed without a request for it."""
     draft.headers = (*draft.headers, ("Content-Encoding", "gzip"))
     if draft.is_stream:
         stream = gzip.compress(b"".join(draft.opening + draft.events + draft.tail))
@@ -144,7 +144,7 @@ def compressed(draft: Draft) -> Draft:
 
 
 def padded_chunks(draft: Draft) -> Draft:
-    """The right stream with zeros before its chunk sizes, extensions and a trailer: legal."""
+    """Send the stream with zeros before its chunk sizes, extensions and a trailer: legal."""
     if draft.is_stream:
         events = draft.opening + draft.events + draft.tail
         framed = (b"%016X;n=v\r\n%b\r\n" % (len(event), event) for event in events)
@@ -153,13 +153,13 @@ def padded_chunks(draft: Draft) -> Draft:
 
 
 def no_last_chunk(draft: Draft) -> Draft:
-    """All events, then the connection closes without the chunk of length 0."""
+    """Send all events, then close the connection without the chunk of length 0."""
     draft.has_last_chunk, draft.ending = False, Ending.CUT
     return draft
 
 
 def bad_chunk_size(draft: Draft) -> Draft:
-    """A chunk length that is not a hexadecimal number; for a response that is not a stream, a bad
+    """Send a chunk length that is not a hexadecimal number; in a non-streaming response, an invalid
     Content-Length.
     """
     if draft.is_stream:
@@ -171,17 +171,17 @@ def bad_chunk_size(draft: Draft) -> Draft:
 
 
 def short_body(draft: Draft) -> Draft:
-    """A Content-Length greater than the body that follows, then the connection closes."""
+    """Send a Content-Length greater than the body that follows, then close the connection."""
     return Draft(body=b'{"choices":[', content_length=1000, ending=Ending.CUT)
 
 
 def garbage(draft: Draft) -> Draft:
-    """A response that is not HTTP."""
+    """Send a response that is not HTTP."""
     return Draft(head=b"", raw=[b"SSH-2.0-mock\r\n"], ending=Ending.CUT)
 
 
 def one_byte_writes(draft: Draft) -> Draft:
-    """The right response, one byte in each write: legal, and a test of every split."""
+    """Send the correct response with one byte in each write: legal, and tests every split."""
     if draft.is_stream:
         stream = b"".join(map(chunk, draft.opening + draft.events + draft.tail)) + b"0\r\n\r\n"
     else:
@@ -191,14 +191,14 @@ def one_byte_writes(draft: Draft) -> Draft:
 
 
 def one_chunk(draft: Draft) -> Draft:
-    """The right stream with all events in one HTTP chunk: legal."""
+    """Send the correct stream with all events in one HTTP chunk: legal."""
     draft.opening, draft.events = [], [b"".join(draft.opening + draft.events + draft.tail)]
     draft.tail = []
     return draft
 
 
 def crlf(draft: Draft) -> Draft:
-    """The right stream with CRLF line ends, comments and event names: legal."""
+    """Send the correct stream with CRLF line ends, comments and event names: legal."""
     for part in (draft.opening, draft.events, draft.tail):
         part[:] = [
             b": keep-alive\r\n\r\nevent: message\r\n" + event.replace(b"\n", b"\r\n")
@@ -235,33 +235,33 @@ FAULTS: dict[str, Callable[[Draft], Draft]] = {
     "one-chunk": one_chunk,
     "crlf": crlf,
 }
-"""Faults by name; beside them, `error-STATUS` (400 to 599) responds with that status."""
+"""Faults by name. In addition, `error-STATUS` (400 to 599) responds with that status."""
 
 _TEXT = re.compile(rb'"(?:content|reasoning_content|text|delta)":"')
-"""Where the text of a token begins, in the events of every endpoint type."""
+"""Start of a token's text in the events of every endpoint type."""
 _OUTPUT_TOKENS = re.compile(rb'("(?:completion|output)_tokens":)\d+')
 _LAST_CHUNK = b"0\r\n\r\n"
 _ERROR = re.compile(r"error-([45]\d\d)")
 
 
 def find_fault(name: str) -> Callable[[Draft], Draft] | None:
-    """The fault of that name, None if there is none."""
+    """Return the fault with this name; None if there is none."""
     match = _ERROR.fullmatch(name)
     if match is not None:
         status = int(match[1])
-        return lambda draft: draft_error(status, f"mock error {status}, as asked for")
+        return lambda draft: draft_error(status, f"mock error {status}, as requested")
     return FAULTS.get(name)
 
 
 class _End(NamedTuple):
-    """What a response states at its end, in each API."""
+    """The end of a response in each API."""
 
     finish_reason: bytes
-    """Of OpenAI's completions."""
+    """For OpenAI's completions."""
     stop_reason: bytes
-    """Of Anthropic's messages; empty if they have no word for it."""
+    """For Anthropic's messages; empty if they have no such reason."""
     response: tuple[bytes, bytes, bytes, bytes]
-    """Of OpenAI's responses: the event, and the members in the order of `_RESPONSE_MEMBERS`."""
+    """For OpenAI's responses: the event, and the members in the order of `_RESPONSE_MEMBERS`."""
 
 
 _STOPPED = _End(b"stop", b"end_turn", (b"completed", b"completed", b"null", b"null"))
@@ -275,7 +275,7 @@ _ABORTED = _End(
     b"",
     (b"failed", b"failed", b'{"code":"server_error","message":"mock abort"}', b"null"),
 )
-# TGI has a `finish_reason` too, with other words: none for these ends.
+# TGI has a `finish_reason` too, but none of its values mean these ends.
 _FINISH_REASON = re.compile(rb'("choices":\[\{.*"finish_reason":")\w+')
 _STOP_REASON = re.compile(rb'("stop_reason":")\w+')
 _RESPONSE_MEMBERS = (
@@ -287,7 +287,7 @@ _RESPONSE_MEMBERS = (
 
 
 def _half(draft: Draft, ending: Ending) -> Draft:
-    """The first half of the draft, at least one event, and then that ending."""
+    """Return the first half of the draft, at least one event, with this ending."""
     if draft.is_stream:
         draft.events = draft.events[: max(1, len(draft.events) // 2)]
         draft.tail, draft.has_last_chunk = [], False
@@ -299,8 +299,8 @@ def _half(draft: Draft, ending: Ending) -> Draft:
 
 
 def _finished(draft: Draft, end: _End) -> Draft | None:
-    """The draft with that end; None if its API does not state it. The list is its own, since events
-    are shared."""
+    """Return the draft with this end; None if its API has no such end. Copies the list, because
+    events are shared."""
     is_stated = False
 
     def restated(part: bytes) -> bytes:
@@ -321,7 +321,7 @@ def _finished(draft: Draft, end: _End) -> Draft | None:
 
 
 def _middle(draft: Draft, event: bytes) -> Draft:
-    """The draft with its middle event replaced; a list of its own, since events are shared."""
+    """Return the draft with its middle event replaced, in a copied list: events are shared."""
     events = list(draft.events)
     events[len(events) // 2 : len(events) // 2 + 1] = [event]
     draft.events = events
@@ -329,7 +329,7 @@ def _middle(draft: Draft, event: bytes) -> Draft:
 
 
 def _with_text(draft: Draft, text: bytes) -> Draft:
-    """The draft with more text at the beginning of its middle event's."""
+    """Return the draft with text inserted at the start of its middle event's text."""
     if not draft.events:
         return draft
     event = draft.events[len(draft.events) // 2]

@@ -1,11 +1,12 @@
-"""Conversations of the mock server: tool calls in its responses, and a check of what comes back.
+"""Conversations of the mock server: tool calls in its responses, and a check of the returned
+history.
 
-The check refuses what the real APIs refuse (calls without results, results without calls, empty
-messages, altered blocks), and every earlier response that is not what this server sent in the same
-conversation: value by value, with numbers as they were written and the members of a call's input in
-their order, since chat templates show both. Space between values and the escapes of strings are
-free, since no server of a model sees them. The conversation is known by its session header. Without
-one, only the form is checked.
+The check refuses what real APIs refuse (calls without results, results without calls, empty
+messages, altered blocks), and every earlier response that differs from what this server sent in the
+same conversation. It compares value by value, with numbers as written and with the members of a
+call's input in order, because chat templates show both. Space between values and escapes of strings
+may differ, because a model server does not see them. The session header identifies the
+conversation. Without it, only the form is checked.
 """
 
 import json
@@ -17,13 +18,13 @@ from aiperf_svc.mock_server.requests import CHAT, MESSAGES, RESPONSES
 Members = dict[str, Any]
 TOOL = "lookup"
 ARGUMENTS = '{"query": "a \\"b\\" \\u00fc", "limit": 3, "above": 2.50}'
-"""Arguments of each call. They have escapes and a number, which a history must not normalise."""
+"""Arguments of each call. They contain escapes and a number, which a history must not normalise."""
 MOST_SESSIONS = 100_000
-"""Most conversations that are remembered; at more, the one that paused longest is forgotten."""
+"""Maximum number of conversations; beyond it, the one that has been idle longest is dropped."""
 
 
 class _Number(str):
-    """A number as it is written, which equals no string."""
+    """A number as written, which equals no string."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Number) and str.__eq__(self, other)
@@ -32,7 +33,7 @@ class _Number(str):
 
 
 def decoded(data: str | bytes) -> Any:
-    """Return JSON with its numbers as they are written."""
+    """Return JSON with its numbers as written."""
     return json.loads(data, parse_float=_Number, parse_int=_Number)
 
 
@@ -41,18 +42,18 @@ def call_id(turn: int, number: int) -> str:
 
 
 def argument_parts() -> list[str]:
-    """The arguments of a call, as a stream has them."""
+    """Return the arguments of a call in the parts of a stream."""
     third = len(ARGUMENTS) // 3
     return [ARGUMENTS[:third], ARGUMENTS[third : 2 * third], ARGUMENTS[2 * third :]]
 
 
 def turn_of(path: str, data: Members) -> int:
-    """The number of earlier responses in a request."""
+    """Return the number of earlier responses in a request."""
     return len(_responses_in(path, _entries(path, data)))
 
 
 def may_call(path: str, data: Members) -> bool:
-    """Whether a request offers tools and does not end with the result of one."""
+    """Return whether a request offers tools and does not end with the result of a tool."""
     entries = _entries(path, data)
     last = entries[-1] if entries else {}
     content = last.get("content")
@@ -68,7 +69,7 @@ def _entries(path: str, data: Members) -> list[Members]:
 
 
 def _responses_in(path: str, entries: Sequence[Members]) -> list[list[Members]]:
-    """The earlier responses in a request: the message, blocks or items of each."""
+    """Return the message, blocks or items of each earlier response in a request."""
     if path != RESPONSES:
         return [
             [entry] if path == CHAT else list(_blocks(entry))
@@ -95,14 +96,14 @@ def _blocks(entry: Members) -> Iterable[Members]:
 
 
 class Histories:
-    """The responses of each conversation so far."""
+    """The earlier responses of each conversation."""
 
     def __init__(self) -> None:
         self._sent: dict[str, list[list[Members]]] = {}
-        """By session, the one that paused longest first."""
+        """By session, the one that has been idle longest first."""
 
     def problem(self, session: str, path: str, data: Members) -> str:
-        """What is wrong with the history in a request; empty if nothing is."""
+        """Return the problem of the history in a request; empty if there is none."""
         entries = _entries(path, data)
         if wrong := _SHAPES[path](entries):
             return wrong
@@ -117,14 +118,14 @@ class Histories:
         return ""
 
     def add(self, session: str, response: list[Members]) -> None:
-        """Remember what was sent, as `decoded` returns it."""
+        """Record a sent response, as returned by `decoded`."""
         self._sent[session] = [*self._sent.pop(session, ()), response]
         if len(self._sent) > MOST_SESSIONS:
             del self._sent[next(iter(self._sent))]
 
 
 def _inputs(response: Sequence[Members]) -> list[str]:
-    """Return the inputs of calls with their members in order, which equal objects need not have."""
+    """Return the inputs of calls with their members in order; object equality ignores it."""
     return [json.dumps(block.get("input")) for block in response]
 
 
@@ -156,7 +157,7 @@ def _chat_problem(entries: Sequence[Members]) -> str:
 
 
 def _messages_problem(entries: Sequence[Members]) -> str:
-    # Messages of one role after another are one message.
+    # Consecutive messages of one role are one message.
     turns: list[tuple[Any, list[Members]]] = []
     for place, entry in enumerate(entries):
         if not entry.get("content"):

@@ -1,9 +1,9 @@
-"""Speaks HTTP/2 with a client, and HTTP/1.1 with the server behind it (RFC 9113).
+"""Translates between HTTP/2 with a client and HTTP/1.1 with the server behind it (RFC 9113).
 
-A connection that begins with HTTP/2's preface is translated: the bytes of whole HTTP/1.1 requests
-come out, and those of the responses go in, in the order of the requests. So a server serves one
-stream of a connection at a time, and its delays, faults and accounts are those of HTTP/1.1. A
-connection that begins otherwise is passed on as it is.
+A connection that starts with HTTP/2's preface is translated: the bytes of complete HTTP/1.1
+requests come out, and the bytes of responses go in, in the order of the requests. So a server
+serves one stream of a connection at a time, and its delays, faults and accounts are those of
+HTTP/1.1. Any other connection is passed through unchanged.
 """
 
 import socket
@@ -24,14 +24,14 @@ _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 4, 5
 _DEFAULT_WINDOW, _LARGEST_WINDOW, _LARGEST_FRAME = 65_535, 2**31 - 1, 16_384
 _RENEW_WINDOW_AT = 2**20
-_OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding"))
-"""Headers of HTTP/1.1 that HTTP/2 forbids."""
-_NOT_PASSED_ON = frozenset((b"content-length", b"expect", b"te"))
-"""Headers of requests that the translation sets itself, or that ask for what is not there."""
+_HOP_HEADERS = frozenset((b"connection", b"keep-alive", b"transfer-encoding"))
+"""HTTP/1.1 headers that HTTP/2 forbids."""
+_DROPPED_HEADERS = frozenset((b"content-length", b"expect", b"te"))
+"""Request headers that the translation sets itself, or that request unsupported features."""
 
 
 class Http2Error(ConnectionError):
-    """A client that breaks the protocol, or that has left its request; it loses the connection."""
+    """Raised when a client violates the protocol or leaves its request. Closes the connection."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -44,9 +44,9 @@ def _window_update(increment: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def header_block(head: bytes) -> tuple[int, int, bytes]:
-    """Returns status, length of the body (-1: chunked) and header block of an HTTP/1.1 response.
+    """Return the status, body length (-1: chunked) and header block of an HTTP/1.1 response.
 
-    Fields are literals that no table keeps (RFC 7541, section 6.2.3), so a block is the same on
+    Fields are literals that are never indexed (RFC 7541, section 6.2.3), so a block is the same on
     every connection.
     """
     first, *lines = head.split(b"\r\n")
@@ -59,14 +59,14 @@ def header_block(head: bytes) -> tuple[int, int, bytes]:
             length = -1
         elif name == b"content-length" and value.isdigit():
             length = int(value)
-        if name not in _OF_CONNECTIONS:
+        if name not in _HOP_HEADERS:
             fields.append((name, value))
     block = b"".join(b"\x10" + _literal(name) + _literal(value) for name, value in fields)
     return int(status), length, block
 
 
 def _literal(text: bytes) -> bytes:
-    """Returns a string without Huffman code, after its length (RFC 7541, sections 5.1 and 5.2)."""
+    """Return a string without Huffman coding, after its length (RFC 7541, sections 5.1 and 5.2)."""
     length = len(text)
     if length < 127:
         return bytes([length]) + text
@@ -85,7 +85,7 @@ class _Request:
         lines = [
             name + b": " + value
             for name, value in fields
-            if not name.startswith(b":") and name not in _NOT_PASSED_ON
+            if not name.startswith(b":") and name not in _DROPPED_HEADERS
         ]
         method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
         host = b"host: " + pseudo.get(b":authority", b"")
@@ -100,7 +100,8 @@ class Http2Session:
     """The two directions of one connection, without I/O."""
 
     def __init__(self) -> None:
-        # Here: its import takes a third of the start of a server, of which few speak HTTP/2.
+        # Imported here because it takes a third of a server's start time, and few servers use
+        # HTTP/2.
         import hpack
 
         self._decoder = hpack.Decoder()
@@ -112,7 +113,7 @@ class Http2Session:
         self._rest = b""
         self._block = b""
         self._block_of: tuple[int, int] | None = None
-        """Stream and flags of a header block that is not complete."""
+        """Stream and flags of an incomplete header block."""
         self._to_acknowledge = 0
         self._requests: dict[int, _Request] = {}
         self._unserved: deque[int] = deque()
@@ -121,16 +122,15 @@ class Http2Session:
         self._windows: dict[int, int] = {}
         self._max_frame = _LARGEST_FRAME
         self._held: deque[tuple[int, bytes, bool]] = deque()
-        """Parts of bodies, by stream and whether they are the last, for which there is no
-        window."""
+        """Parts of bodies that wait for a window, by stream, with whether they are the last."""
         self._response = bytearray()
         self._has_head = False
         self._length = 0
-        """Bytes of the body that are still to come; -1: of the chunk that begins."""
+        """Remaining bytes of the body; -1 at the start of a chunk."""
         self._is_chunked = False
 
     def to_send(self) -> bytes:
-        """Returns what may be sent now."""
+        """Return the bytes that may be sent now."""
         while self._held:
             stream, part, is_last = self._held[0]
             room = min(self._window, self._windows.get(stream, 0), self._max_frame)
@@ -154,8 +154,7 @@ class Http2Session:
     # Requests
 
     def receive(self, data: bytes) -> bytes:
-        """Takes what came after the preface; returns the requests that are whole by it. Raises
-        Http2Error."""
+        """Process bytes after the preface; return completed requests. Raises Http2Error."""
         data = self._rest + data
         at, found = 0, []
         while len(data) - at >= _HEADER.size:
@@ -172,7 +171,7 @@ class Http2Session:
         return b"".join(found)
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-        """Takes a frame; returns the request that ends with it, if one does."""
+        """Process a frame; return the request that ends with it, if any."""
         if kind == _DATA:
             return self._take_data(flags, stream, payload)
         if kind in (_HEADERS, _CONTINUATION):
@@ -220,7 +219,7 @@ class Http2Session:
             fields: list[tuple[Any, Any]] = list(self._decoder.decode(self._block, raw=True))
         except self._not_decoded as error:
             raise Http2Error(str(error)) from error
-        if stream not in self._requests:  # else these are trailers
+        if stream not in self._requests:  # otherwise these are trailers
             self._requests[stream] = _Request([(bytes(n), bytes(v)) for n, v in fields])
             self._windows[stream] = self._initial_window
         return self._ended(stream) if is_end else b""
@@ -245,9 +244,9 @@ class Http2Session:
     # Responses
 
     def respond(self, data: bytes | memoryview) -> None:
-        """Takes bytes of the responses, which may end anywhere."""
+        """Process bytes of responses, which may end anywhere."""
         if self._length < 0 and not self._response:
-            # One whole chunk, as nearly every write of a stream is.
+            # One complete chunk, like nearly every write of a stream.
             size, _, rest = bytes(data[:10]).partition(b"\r\n")
             length = _chunk_length(size) if rest else 0
             if length and len(data) == len(size) + length + 4:
@@ -259,7 +258,7 @@ class Http2Session:
             pass
 
     def _respond_next(self) -> bool:
-        """Passes on the next part of the response; False if more of it is needed."""
+        """Forward the next part of the response; return False if more of it is needed."""
         response, stream = self._response, self._unserved[0]
         if not self._has_head:
             end = response.find(b"\r\n\r\n")
@@ -284,7 +283,7 @@ class Http2Session:
         if self._is_chunked and not self._length:
             if len(response) < 2:
                 return False
-            del response[:2]  # the end of the last chunk, which is followed by nothing
+            del response[:2]  # the end of the last chunk, which nothing follows
             self._held.append((stream, b"", True))
             self._end()
             return True
@@ -327,19 +326,19 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
 
 
 class Http2Socket:
-    """A client's socket, which looks as if all clients spoke HTTP/1.1."""
+    """A client's socket that looks as if all clients used HTTP/1.1."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._first = b""
-        """What came before it was known whether it is HTTP/2."""
+        """Bytes received before it is known whether the connection uses HTTP/2."""
         self._is_known = False
         self._session: Http2Session | None = None
         self._unsent = b""
-        """What the kernel did not take."""
+        """Bytes that the kernel did not accept."""
         self._is_last_byte_owed = False
-        """The last `send` has kept a byte from being counted, so that its caller comes again when
-        the kernel takes more."""
+        """Whether the last `send` has held back a byte from its count, so its caller calls again
+        when the kernel accepts more."""
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -351,11 +350,11 @@ class Http2Socket:
         self._sock.close()
 
     def pending(self) -> int:
-        """Returns the bytes that TLS has decrypted already: `recv` leaves none."""
+        """Return the number of bytes that TLS has already decrypted; `recv` leaves none."""
         return 0
 
     def recv(self, size: int) -> bytes:
-        """Returns what was received, as HTTP/1.1. Raises BlockingIOError if that is nothing yet."""
+        """Return received bytes as HTTP/1.1. Raises BlockingIOError if there are none yet."""
         data = self._sock.recv(size)
         pending = getattr(self._sock, "pending", None)
         while data and pending is not None and pending():
@@ -363,12 +362,12 @@ class Http2Socket:
         return self._taken(data)
 
     def recvmsg(self, size: int, ancillary: int) -> tuple[bytes, list[Any], int, Any]:
-        """The same, with the ancillary data of the last read."""
+        """Like `recv`, with the ancillary data of the last read."""
         data, control, flags, address = self._sock.recvmsg(size, ancillary)
         return self._taken(data), control, flags, address
 
     def send(self, data: bytes | memoryview) -> int:
-        """Sends bytes of a response; returns how many need not be given again."""
+        """Send bytes of a response; return how many the caller need not pass again."""
         session = self._session
         if session is None:
             return self._sock.send(data)
@@ -403,7 +402,7 @@ class Http2Socket:
         return requests
 
     def _flush(self, session: Http2Session) -> bool:
-        """Sends what may be sent; False if the kernel has not taken all of it."""
+        """Send what may be sent; return False if the kernel has not accepted all of it."""
         self._unsent += session.to_send()
         if self._unsent:
             try:

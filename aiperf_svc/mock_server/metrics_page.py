@@ -1,9 +1,9 @@
-"""`GET /metrics` of the mock server: a page as vLLM has it, true to what the server does.
+"""`GET /metrics` of the mock server: a page like vLLM's that matches what the server does.
 
-Nothing of it is counted before the page is read for the first time, so that a server whose page is
-not read spends nothing on it. Running and waiting requests are those of the account. Tokens are
-those of whole responses. A time to first token lasts from the end of the request to the moment at
-which the first token is due; the token is late by as much as the server is busy.
+Nothing is counted before the page is first read, so a server whose page is not read spends nothing
+on it. Running and waiting requests come from the account. Tokens are those of complete responses. A
+time to first token lasts from the end of the request until the first token is due; the token is
+later by the delay of a busy server.
 """
 
 from bisect import bisect_left
@@ -13,12 +13,12 @@ BUCKETS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
-"""Upper bounds of the histogram, those of vLLM."""
+"""Upper bounds of the histogram, as in vLLM."""
 TTFT = "vllm:time_to_first_token_seconds"
 
 
 class ServedMetrics:
-    """What one process has counted since the page was read for the first time."""
+    """The counts of one process since the page was first read."""
 
     __slots__ = (
         "generation_tokens",
@@ -38,12 +38,12 @@ class ServedMetrics:
         self.ttft_counts = [0] * (len(BUCKETS_S) + 1)
 
     def first_token(self, ttft_ns: int) -> None:
-        """Counts a first token that is due so long after its request."""
+        """Count a first token that is due `ttft_ns` after its request."""
         self.ttft_ns += ttft_ns
         self.ttft_counts[bisect_left(BUCKETS_S, ttft_ns / 1e9)] += 1
 
     def completed(self, prompt_tokens: int, tokens: int, cached_tokens: int) -> None:
-        """Counts the tokens of a whole response; cached ones are -1 without a prefix cache."""
+        """Count the tokens of a complete response; cached ones are -1 without a prefix cache."""
         if cached_tokens >= 0:
             self.prefix_queries += prompt_tokens
             self.prefix_hits += cached_tokens
@@ -51,7 +51,7 @@ class ServedMetrics:
         self.generation_tokens += tokens
 
     def values(self) -> list[int]:
-        """Returns all counts, for `render` after adding up those of every process."""
+        """Return all counts. `render` gets their sums over all processes."""
         return [
             self.prompt_tokens,
             self.generation_tokens,
@@ -70,8 +70,8 @@ def render(
     model: str,
     started_s: float,
 ) -> str:
-    """The page: `counters` of all processes together since `started_s`; without `values` (a server
-    that responds at once counts nothing of the kind) it has neither tokens nor times."""
+    """Return the page. `counters` are those of all processes since `started_s`. Without `values` it
+    has no tokens or times, because a server that responds at once does not count them."""
     quoted = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     labels = f'engine="0",model_name="{quoted}"'
     lines: list[str] = []

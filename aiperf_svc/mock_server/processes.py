@@ -1,9 +1,9 @@
-"""The parent of the serving processes: it forks them, waits for a reason to stop, and leaves none
-behind.
+"""The parent of the serving processes: it forks them, waits for a reason to stop, and ends all of
+them.
 
-The parent makes each child's listening sockets just before it forks that child, so errors are seen
-where they can be reported, and clients may connect as soon as the address is announced. All
-processes listen on the same ports (SO_REUSEPORT); the kernel spreads connections among them.
+The parent creates each child's listening sockets just before it forks that child, so errors occur
+where they can be reported, and clients can connect as soon as the address is announced. All
+processes listen on the same ports (SO_REUSEPORT); the kernel distributes connections among them.
 """
 
 import ctypes
@@ -35,16 +35,16 @@ Address = tuple[str, int]
 
 
 class MockServerError(Exception):
-    """The server cannot start, or one of its processes died; the message says what to do."""
+    """Raised when the server cannot start or one of its processes died, with the remedy."""
 
 
 def serve(config: MockServerConfig) -> None:
-    """Serves until SIGTERM, SIGINT or the end of `owner_fd`, then returns with every child process
-    gone.
+    """Serve until SIGTERM, SIGINT or the end of `owner_fd`, then return after all child processes
+    have ended.
 
-    Prints one line with the address once clients may connect. Call it in the main thread of a
-    process without other threads, since it forks. MockServerError if it cannot listen or a child
-    dies.
+    Prints one line with the address when clients can connect. Call it in the main thread of a
+    process without other threads, because it forks. Raises MockServerError if it cannot listen or a
+    child dies.
     """
     tls = _tls_context(config)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -52,12 +52,12 @@ def serve(config: MockServerConfig) -> None:
     shared = SharedCounters(config.processes)
     respawn_ns = duration_ns(config.respawn)
     children: dict[int, int] = {}
-    """Number of each serving process, by its id."""
+    """Number of each serving process, by process id."""
     due_mono_ns: dict[int, int] = {}
-    """When the serving process with a number is replaced."""
+    """When to replace the serving process with a number."""
     addresses: list[Address] = []
     gc.collect()
-    gc.freeze()  # what exists now stays shared between the processes
+    gc.freeze()  # objects that exist now stay shared between the processes
 
     def begin(index: int, started_mono_ns: int) -> None:
         listeners = _listen(config, addresses)
@@ -100,7 +100,7 @@ def serve(config: MockServerConfig) -> None:
         finally:
             for child in children:
                 os.kill(child, signal.SIGTERM)
-                os.kill(child, signal.SIGCONT)  # one that is stopped cannot end
+                os.kill(child, signal.SIGCONT)  # a stopped process cannot end
             for child in children:
                 os.waitpid(child, 0)
             gc.unfreeze()
@@ -110,8 +110,8 @@ def serve(config: MockServerConfig) -> None:
 
 
 def _listen(config: MockServerConfig, known: list[Address]) -> list[socket.socket]:
-    """Sockets on every host and port, in the same order each time; `known` are the addresses of the
-    first call.
+    """Return sockets on every host and port, always in the same order; `known` are the addresses of
+    the first call.
     """
     listeners: list[socket.socket] = []
     wanted = known or [
@@ -144,7 +144,7 @@ def _listener(host: str, port: int, *, is_first: bool) -> socket.socket:
         if not is_first:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
-        # Only now for the first one: otherwise it would quietly share a port with another server.
+        # Only now for the first one; before, it would silently share a port with another server.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.listen(_BACKLOG)
@@ -189,7 +189,7 @@ def _tls_context(config: MockServerConfig) -> ssl.SSLContext | None:
 
 
 def _fork(run: Callable[[], None]) -> int:
-    """Runs a function in a child process that ends with this process; the child's id."""
+    """Run a function in a child process that ends with this process; return the child's id."""
     parent = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     child = os.fork()
@@ -210,7 +210,7 @@ def _run_in_child(run: Callable[[], None], parent: int) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            gc.disable()  # the loop makes no reference cycles, and connections are many
+            gc.disable()  # the loop creates no reference cycles, and connections are many
             run()
     except BaseException:
         traceback.print_exc()
@@ -220,11 +220,11 @@ def _run_in_child(run: Callable[[], None], parent: int) -> NoReturn:
 
 @contextmanager
 def _caught_signals() -> Iterator[int]:
-    """Makes the descriptor readable on a stop signal or the death of a child, while the context is
-    open; then restores the signals."""
+    """Make the descriptor readable on a stop signal or the death of a child while the context is
+    open; then restore the signals."""
     wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     caught = (*_STOPS, signal.SIGCHLD)
-    # The descriptor first: the handlers ignore what comes before it is there.
+    # The descriptor first, because the handlers ignore signals before it exists.
     previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     previous = {number: signal.signal(number, lambda *_: None) for number in caught}
     try:
@@ -238,8 +238,8 @@ def _caught_signals() -> Iterator[int]:
 
 
 def _is_stopped(wake_fd: int, owner_fd: int, until_mono_ns: int) -> bool:
-    """Waits until a child ends, or until a time if it is not 0; True on a stop signal and when the
-    owner's pipe ends."""
+    """Wait until a child ends, or until a time if it is not 0. Return True on a stop signal and at
+    the end of the owner's pipe."""
     poll = select.poll()
     poll.register(wake_fd, select.POLLIN)
     if owner_fd >= 0:
@@ -254,7 +254,7 @@ def _is_stopped(wake_fd: int, owner_fd: int, until_mono_ns: int) -> bool:
 
 
 def _dead_child() -> "os.waitid_result | None":
-    """Returns a child that has ended and still waits for this process."""
+    """Return a child that has ended and has not been reaped."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # the only one is to be replaced

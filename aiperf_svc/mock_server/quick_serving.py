@@ -1,11 +1,11 @@
-"""The two innermost steps of a serving process: a whole request whose response is one send, and
+"""The two innermost steps of a serving process: a complete request whose response is one send, and
 the next token of a stream.
 
-There are a hundred thousand of them a second. Nearly all need no decision: the request is one that
-was seen before, the token goes out whole, and the next one is due a fixed time later. These are
-also in C (`_quick_serving.c`), which is used where it has been compiled and takes the interpreter
-out of them. It hands all else back to server and sender, so what a request and a write mean is
-decided in one place; without it the code here does the tokens, and they do all else.
+They run a hundred thousand times per second. Nearly all need no decision: the request has been seen
+before, or the token is sent completely and the next one is due a fixed time later. These cases are
+also implemented in C (`_quick_serving.c`), which is used if it has been compiled. It hands
+everything else back to server and sender, so only they interpret requests and writes. Without it,
+the code here sends the tokens, and they do everything else.
 """
 
 import select
@@ -26,25 +26,25 @@ except ImportError:
     compiled = None  # type: ignore[assignment]  # no C compiler was there
 
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""Errors of a socket that mean that there is nothing to do now."""
+"""Socket errors that mean that there is nothing to do now."""
 _FD_BITS = 24
 _FD_MASK = (1 << _FD_BITS) - 1
 
 EVENTS_PER_POLL = 512
-"""Accepting and sending have their turn after so many events, even if there are more."""
+"""Number of events after which accepting and sending get their turn, even if there are more."""
 
 Unhandled = tuple[int, int, bytes | None, Reply | None, int]
-"""Descriptor and event that are the server's to go on with; the bytes that were read (None: nothing
-was tried; empty: the client is gone); and, where a reply was found but did not go out whole, that
-reply and how many bytes of it did (-1: the client is gone)."""
+"""Descriptor and event for the server to continue with; the bytes that were read (None: no read was
+tried; empty: the client is gone); and, if a reply was found but not sent completely, that reply and
+the number of bytes sent (-1: the client is gone)."""
 Due = tuple[Connection, int, int | None]
 """A connection whose next write is due and no longer planned; how many of the `left` remain; and,
-where the write was tried and its step is counted, how many of its bytes the kernel took (-1: the
-client is gone)."""
+if the write was tried and its step is counted, the number of bytes that the kernel accepted (-1:
+the client is gone)."""
 
 
 def send(sock: socket.socket | Http2Socket, data: bytes | memoryview) -> int:
-    """Returns how many of the bytes the kernel took, -1 if the client is gone."""
+    """Return the number of bytes that the kernel accepted; -1 if the client is gone."""
     try:
         return sock.send(data)
     except AGAIN:
@@ -56,9 +56,9 @@ def send(sock: socket.socket | Http2Socket, data: bytes | memoryview) -> int:
 class InterpretedQuickEvents:
     """Events on the descriptors of an epoll set.
 
-    Each event is left to the server. The compiled ones, which are for processes without delays,
-    rows and TLS, serve those of a connection in the `table` that waits for a request and got one of
-    the `quick` ones, with any id, if the kernel takes the reply whole.
+    Every event is left to the server. The compiled version, for processes without delays, rows and
+    TLS, serves an event itself if the connection in the `table` waits for a request, the request is
+    one of the `quick` ones (with any id), and the kernel accepts the whole reply.
     """
 
     __slots__ = ("_epoll", "_events")
@@ -74,13 +74,13 @@ class InterpretedQuickEvents:
         self._events: Iterator[tuple[int, int]] = iter(())
 
     def poll(self, is_waiting: bool) -> None:
-        """Waits for events, or looks whether there are any."""
+        """Wait for events, or check whether there are any."""
         self._events = iter(self._epoll.poll(-1 if is_waiting else 0, EVENTS_PER_POLL))
 
     def next_unhandled(self) -> Unhandled | None:
-        """The next event that is left to the server; None when it is time to send what is due.
+        """Return the next event that is left to the server; None when due writes must be sent.
 
-        When it was to wait for events, it may go on waiting while it serves all that there are.
+        If it was to wait for events, it may continue to wait after serving all available ones.
         """
         for fd, event in self._events:
             return fd, event, None, None, 0
@@ -88,11 +88,11 @@ class InterpretedQuickEvents:
 
 
 class InterpretedDueWrites:
-    """Connections of the `table` that have a write planned, by its time.
+    """Connections of the `table` with a planned write, ordered by time.
 
-    What is due waits in a heap of integers, the due time (monotonic ns) above the descriptor: an
-    entry costs 40 bytes and compares fast. An entry that no longer equals its connection's `due_ns`
-    is stale and is dropped when it comes up.
+    Due writes are in a heap of integers, with the due time (monotonic ns) above the descriptor: an
+    entry needs 40 bytes and compares fast. An entry that differs from its connection's `due_ns` is
+    stale and is dropped when it reaches the top.
     """
 
     __slots__ = ("_heap", "_itl_ns", "_rows", "_table", "_tally")
@@ -107,24 +107,24 @@ class InterpretedDueWrites:
         self._heap: list[int] = []
 
     def add(self, connection: Connection) -> None:
-        """Plans the next write of a connection, for its `due_ns`."""
+        """Plan the next write of a connection for its `due_ns`."""
         heappush(self._heap, connection.due_ns << _FD_BITS | connection.fd)
 
     def first_ns(self) -> int:
-        """Monotonic time of the first of them, 0 if none is planned."""
+        """Monotonic time of the first planned write; 0 if none is planned."""
         return self._heap[0] >> _FD_BITS if self._heap else 0
 
     def shift(self, by_ns: int) -> None:
-        """Moves all of them into the future."""
+        """Postpone all planned writes."""
         self._heap = [entry + (by_ns << _FD_BITS) for entry in self._heap]
         heapify(self._heap)
 
     def next_write(self, pass_ns: int, left: int) -> Due | None:
-        """Takes up to `left` entries that are due at `pass_ns`, soonest first; the first one that
-        is left to the sender, None if there is none.
+        """Process up to `left` entries that are due at `pass_ns`, soonest first. Return the first
+        one that is left to the sender; None if there is none.
 
-        Not left to it is a token's write within a stream whose tokens come every `itl_ns` (negative
-        if that is not so), if the kernel takes it whole.
+        A token's write in a stream with a token every `itl_ns` (negative: not such a stream) is not
+        left to the sender, if the kernel accepts all of it.
         """
         heap, tally, rows, itl_ns = self._heap, self._tally, self._rows, self._itl_ns
         bound = (pass_ns + 1) << _FD_BITS

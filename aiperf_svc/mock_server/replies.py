@@ -1,7 +1,7 @@
-"""The bytes of every response, made once and shared by all requests that ask the same.
+"""The bytes of every response, created once and shared by all identical requests.
 
-A response is drafted as parts (`Draft`), which a fault may spoil, and then assembled into a
-`Reply`: a list of writes, one `send` each, and what happens after the last.
+A response is drafted in parts (`Draft`), which a fault may modify, and then assembled into a
+`Reply`: a list of writes, one `send` each, and the action after the last write.
 """
 
 import base64
@@ -52,24 +52,24 @@ class Ending(IntEnum):
     KEEP = 0
     """The connection waits for its next request."""
     CLOSE = 1
-    """The connection closes in good order: the reply is complete."""
+    """The connection is closed normally: the reply is complete."""
     CUT = 2
-    """The connection closes although the reply is not complete."""
+    """The connection is closed although the reply is incomplete."""
     RESET = 3
     """Like CUT, with a TCP reset."""
     HANG = 4
     """The server sends nothing more; the connection stays open until the client leaves."""
     REPEAT = 5
-    """The paced writes begin again: the reply never ends."""
+    """The paced writes start again: the reply never ends."""
 
 
 class Reply:
     """A response as the server sends it. Immutable once assembled; shared by many connections.
 
     `writes` are sent one at a time: the first `early` of them at once, the next after the time to
-    first token, each further one an inter-token time later. `delay_tokens` is how many inter-token
-    times pass before the only write of a response that is not a stream. `whole` is all of the
-    writes as one, for a server without delays, if there is only one paced write.
+    first token, each further one an inter-token time later. `delay_tokens` is the number of
+    inter-token times before the only write of a non-streaming response. `whole` is the
+    concatenation of the writes, for a server without delays, if there is only one paced write.
     """
 
     __slots__ = (
@@ -101,14 +101,14 @@ class Reply:
         self.prompt_tokens = 0
         self.cached_tokens = -1
         self.tokens = 0
-        """Tokens of the request and of the whole response; 0 if a model did not respond."""
+        """Tokens of the request and of the complete response; 0 if no model responded."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A response in parts. A stream has `events`, one per token, and a `tail` that goes with the
-    last one; any other response has a `body`. `raw` replaces everything after the head, `head` the
-    head itself.
+    """A response in parts. A stream has `events`, one per token, and a `tail` that is sent with the
+    last one; any other response has a `body`. `raw` replaces everything after the head, `head`
+    replaces the head.
     """
 
     status: int = 200
@@ -117,7 +117,7 @@ class Draft:
     events: list[bytes] = field(default_factory=list)
     tail: list[bytes] = field(default_factory=list)
     opening: list[bytes] = field(default_factory=list)
-    """Events that go out with the head, before the first token: the role."""
+    """Events that are sent with the head, before the first token: the role."""
     body: bytes = b""
     delay_tokens: int = 0
     ending: Ending = Ending.KEEP
@@ -130,12 +130,12 @@ class Draft:
 
 @lru_cache(maxsize=4096)
 def chunk(data: bytes) -> bytes:
-    """One chunk of the chunked transfer encoding."""
+    """Return one chunk of the chunked transfer coding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def draft_error(status: int, message: str, *, kind: str = "mock_error", path: str = CHAT) -> Draft:
-    """An error as servers of that path send it: Anthropic's, TGI's, or else OpenAI's."""
+    """Return an error in the format of the path's API: Anthropic's, TGI's, or else OpenAI's."""
     headers = (("Retry-After", "1"),) if status in (429, 503) else ()
     if path in (GENERATE, GENERATE_STREAM, TEI_RERANK):
         content = compact({"error": message, "error_type": kind})
@@ -155,7 +155,7 @@ _TYPED = {
     TRANSCRIPTIONS: transcription_api,
     IMAGES: image_api,
 }
-"""APIs whose responses do not have the form of OpenAI's completions."""
+"""APIs whose responses do not have the format of OpenAI's completions."""
 
 
 def _typed_draft(params: RequestParams, made: TypedStream) -> Draft:
@@ -171,9 +171,7 @@ def _typed_draft(params: RequestParams, made: TypedStream) -> Draft:
 
 
 class Drafts:
-    """Drafts the responses; `created_s` is the time that they carry, in seconds since the
-    epoch.
-    """
+    """Drafts the responses; `created_s` is their creation time, in seconds since the epoch."""
 
     def __init__(self, *, created_s: int, role_chunk: bool, embedding_dimensions: int) -> None:
         self._created_s = created_s
@@ -182,7 +180,7 @@ class Drafts:
         self._events: dict[tuple[str, str, str], list[bytes]] = {}
 
     def draft(self, params: RequestParams) -> Draft:
-        """The response to a request with these parameters."""
+        """Return the response to a request with these parameters."""
         if params.path == EMBEDDINGS:
             return Draft(body=self._embeddings(params))
         if params.path in RANKINGS:
@@ -194,7 +192,7 @@ class Drafts:
         return Draft(body=self._completion(params), delay_tokens=max(params.tokens - 1, 0))
 
     def models(self, model: str) -> Draft:
-        """The list of models: just one."""
+        """Return the list of models, which has one entry."""
         entry = {"id": model, "object": "model", "created": self._created_s, "owned_by": "mock"}
         return Draft(body=compact({"object": "list", "data": [entry]}))
 
@@ -225,8 +223,8 @@ class Drafts:
         return made
 
     def _tokens(self, params: RequestParams, key: str, count: int) -> list[bytes]:
-        """The events of `count` tokens; the events of one turn through the words are made once per
-        model.
+        """Return the events of `count` tokens. The events of one cycle through the words are
+        created once per model.
         """
         if count == 0:
             return []
@@ -292,7 +290,7 @@ class Drafts:
 
 
 def _ranking(params: RequestParams) -> bytes:
-    """Scores of the passages, the first one best, in the form of the path's API."""
+    """Return scores of the passages, the best one first, in the format of the path's API."""
     scores = [(index, 1.0 / (index + 1)) for index in range(params.inputs)]
     if params.path == TEI_RERANK:
         return compact([{"index": index, "score": score} for index, score in scores])
@@ -305,11 +303,11 @@ def _ranking(params: RequestParams) -> bytes:
 
 
 def assemble(draft: Draft, *, close: bool, early_head: bool) -> Reply:
-    """The reply that a draft describes.
+    """Return the reply for a draft.
 
-    With `close`, the head has `Connection: close` and the connection closes afterwards. With
-    `early_head`, the head of a stream is a write of its own, sent before the first token; otherwise
-    it goes with the first token.
+    With `close`, the head has `Connection: close` and the connection is closed afterwards. With
+    `early_head`, the head of a stream is a separate write, sent before the first token; otherwise
+    it is sent with the first token.
     """
     ending = Ending.CLOSE if close and draft.ending is Ending.KEEP else draft.ending
     head = draft.head if draft.head is not None else _head(draft, close=close)
@@ -366,7 +364,7 @@ def _finish_reason(params: RequestParams) -> str:
 
 
 def _chat_message(params: RequestParams) -> dict[str, Any]:
-    """The message of a response of the chat API. A stream repeats its words without a space."""
+    """Return the message of a chat response. A stream repeats its words without a space."""
 
     def text(count: int) -> str:
         places = range(params.turn, params.turn + count)
@@ -390,7 +388,7 @@ def _chat_message(params: RequestParams) -> dict[str, Any]:
 
 
 def _call_deltas(params: RequestParams) -> Iterator[dict[str, object]]:
-    """The deltas of the tool calls in a stream: id and name once, then parts of the arguments."""
+    """Return the deltas of a stream's tool calls: id and name once, then the arguments."""
     for number in range(params.tool_calls):
         function = {"name": TOOL, "arguments": ""}
         begun = {"id": call_id(params.turn, number), "type": "function", "function": function}
@@ -400,7 +398,7 @@ def _call_deltas(params: RequestParams) -> Iterator[dict[str, object]]:
 
 
 def response_of(params: RequestParams) -> list[dict[str, Any]]:
-    """What goes back of a response, decoded: its message, blocks or items."""
+    """Return what clients send back of a response: its message, blocks or items."""
     if params.path == RESPONSES:
         sent: list[Any] = [*response_items(params)]
     else:
@@ -408,9 +406,9 @@ def response_of(params: RequestParams) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = decoded(compact(sent))
     for each in found:
         if params.is_stream and each.get("type") == "tool_use":
-            each["input"] = decoded(ARGUMENTS)  # A stream sends their text.
+            each["input"] = decoded(ARGUMENTS)  # a stream sends their text
         if params.refuses and not params.tool_calls:
-            each["content"] = ""  # The API takes null beside tool calls alone.
+            each["content"] = ""  # the API accepts null only beside tool calls
     return found
 
 

@@ -1,8 +1,8 @@
-"""Maps the bytes of a request to its reply, without parsing requests that were seen before.
+"""Maps the bytes of a request to its reply, without parsing a request that has been seen before.
 
-Heads are cached by their bytes, replies by the bytes of the body: an exact key, so a hit is as
-right as a fresh parse. Requests that differ only in their prompt have equal parameters and share
-one reply, so the cache holds mostly keys.
+Heads are cached by their bytes, replies by the bytes of the body: the key is exact, so a hit is as
+correct as parsing again. Requests that differ only in their prompt have equal parameters and share
+one reply, so the cache consists mostly of keys.
 """
 
 import random
@@ -37,10 +37,10 @@ from aiperf_svc.mock_server.typed_events import compact
 _MAX_HEADS = 4096
 _MAX_CACHED_BODY = 64 * 1024
 _CACHE_BYTES = 8 * 1024 * 1024
-"""Size of the cache per process: sixty processes with a million different bodies each stay within
+"""Size of the cache per process: sixty processes with a million different bodies each use less than
 half a GiB."""
 _REPLY_COST = 200
-"""Bytes that a cached reply costs beside its body."""
+"""Bytes of a cached reply in addition to its body."""
 
 _CONTROLS = {
     ("GET", "/health"): "health",
@@ -55,8 +55,7 @@ _CONTROLS = {
 
 class Route:
     """Route of requests with one head: to a control endpoint (`control` is its name) or an
-    inference endpoint (`replies` holds its replies by body). If there is a `refusal`, it is the
-    only response."""
+    inference endpoint (`replies` holds its replies by body). A `refusal` is the only response."""
 
     __slots__ = ("control", "head", "is_inference", "length", "refusal", "replies")
 
@@ -70,12 +69,12 @@ class Route:
 
 
 class ReplyCache:
-    """Replies of one process, by its config."""
+    """Replies of one process for its config."""
 
     def __init__(self, config: MockServerConfig, *, rng: random.Random) -> None:
         self.routes: dict[bytes, Route] = {}
         self.quick: dict[bytes, Reply] = {}
-        """Whole requests, without their ids, to which one send of a plain reply is the response."""
+        """Complete requests, without their ids, whose response is one send of a plain reply."""
         self._quick_bytes = 0
         self._config = config
         self._random = rng.random
@@ -86,7 +85,8 @@ class ReplyCache:
             role_chunk=config.role_chunk,
             embedding_dimensions=config.embedding_dimensions,
         )
-        # With slots the head goes with the first token: it is not a write of its own to plan.
+        # With slots, the head is sent with the first token instead of in a planned write of its
+        # own.
         self._early_head = parse_delay(config.ttft).fixed_ns != 0 and not config.slots
         self._has_turns = config.check_history or config.tool_calls > 0 or config.refusals
         self._histories = Histories() if config.check_history else None
@@ -102,7 +102,7 @@ class ReplyCache:
         self.has_fault_rates = any(share for share, _ in self._fault_shares)
 
     def route(self, head_bytes: bytes) -> Route:
-        """The route of a head that `routes` does not hold; BadRequest if it is not valid HTTP."""
+        """Return the route of an unknown head. Raises BadRequest for invalid HTTP."""
         head = parse_head(head_bytes)
         route = Route(head)
         if route.is_inference:
@@ -136,7 +136,7 @@ class ReplyCache:
         return None
 
     def reply(self, route: Route, body: bytes) -> Reply:
-        """The reply to an inference request whose body the route does not hold."""
+        """Return the reply to an inference request whose body is not in the route."""
         try:
             params = parse_params(route.head.path, body, self._config, self._cache)
             if self._has_turns and params.path in CHECKED:
@@ -164,8 +164,8 @@ class ReplyCache:
     def _with_turn(
         self, session: str, params: RequestParams, data: dict[str, Any]
     ) -> RequestParams:
-        """The parameters with what depends on the history; BadRequest if that is not as it should
-        be."""
+        """Return the parameters with those that depend on the history. Raises BadRequest if the
+        history is wrong."""
         path, histories = params.path, self._histories
         if histories is not None and (problem := histories.problem(session, path, data)):
             raise BadRequest(400, problem)
@@ -177,7 +177,7 @@ class ReplyCache:
         return params
 
     def learn(self, route: Route, request: bytes, body: bytes) -> None:
-        """Adds a request to `quick`, if its reply is known and one send is all that it takes."""
+        """Add a request to `quick` if its reply is known and consists of one send."""
         reply = route.replies.get(body)
         if reply is None or reply.whole is None or not reply.is_plain:
             return
@@ -188,7 +188,7 @@ class ReplyCache:
         self.quick[request] = reply
 
     def draw_fault(self) -> str:
-        """The fault that the next request gets by the configured shares, usually none (empty)."""
+        """Return the fault of the next request, drawn by share; usually none (empty)."""
         drawn = self._random()
         for share, fault in self._fault_shares:
             drawn -= share
@@ -197,7 +197,7 @@ class ReplyCache:
         return ""
 
     def spoiled(self, route: Route, body: bytes, fault: str) -> Reply:
-        """The reply to a request that is to fail in this way."""
+        """Return the reply to a request with this fault."""
         try:
             params = parse_params(route.head.path, body, self._config, self._cache)
         except BadRequest as bad:
@@ -224,13 +224,13 @@ class ReplyCache:
         return reply
 
     def error(self, head: Head | None, status: int, message: str) -> Reply:
-        """An error reply; without a head (it was not understood) the connection closes."""
+        """Return an error reply. Without a parsed head, the connection is closed."""
         path = CHAT if head is None else head.path
         draft = draft_error(status, message, kind="invalid_request_error", path=path)
         return assemble(draft, close=head is None or head.is_last, early_head=False)
 
     def control(self, route: Route) -> Reply:
-        """The response to GET /v1/models, /health or /healthz."""
+        """Return the response to GET /v1/models, /health or /healthz."""
         if route.control == "models":
             return assemble(
                 self._drafts.models(self._config.model), close=route.head.is_last, early_head=False
@@ -241,10 +241,10 @@ class ReplyCache:
         return assemble(Draft(body=body), close=route.head.is_last, early_head=False)
 
     def page(self, route: Route, text: str) -> Reply:
-        """A response of that text, which is a page of metrics."""
+        """Return a response with this metrics page."""
         draft = Draft(body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
         return assemble(draft, close=route.head.is_last, early_head=False)
 
     def unready(self, head: Head) -> Reply:
-        """The response to everything during a slow start."""
+        """Return the response to every request during a slow start."""
         return self.error(head, 503, "the server is starting")

@@ -1,7 +1,7 @@
-"""Parses a request: the HTTP head, and the parameters in the JSON body that shape the response.
+"""Parses a request: the HTTP head, and the parameters in the JSON body that determine the response.
 
-Both are pure functions of bytes, so the server caches their results by those very bytes and parses
-only what it has never seen.
+Both are pure functions of bytes, so the server caches their results by those bytes and parses only
+unknown requests.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from aiperf_svc.mock_server.config import MockServerConfig
 
 MAX_HEAD = 64 * 1024
-"""Bytes of head beyond which a request is refused (431)."""
+"""Maximum size of a head, in bytes; a larger one is refused (431)."""
 MAX_BODY = 64 * 1024 * 1024
-"""Bytes of body beyond which a request is refused (413)."""
+"""Maximum size of a body, in bytes; a larger one is refused (413)."""
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -38,7 +38,7 @@ RANKINGS = tuple(_PASSAGES_KEYS)
 TRANSCRIPTIONS, IMAGES = "/v1/audio/transcriptions", "/v1/images/generations"
 INFERENCE = frozenset((*_PROMPT_KEYS, EMBEDDINGS, *RANKINGS, TRANSCRIPTIONS, IMAGES))
 _STATES_USAGE = (RESPONSES, MESSAGES, GENERATE_STREAM)
-"""APIs whose streams state the usage without being asked."""
+"""APIs whose streams contain the usage without a request for it."""
 _WITHOUT_REASONING = (COMPLETIONS, GENERATE, GENERATE_STREAM)
 
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
@@ -59,7 +59,7 @@ class BadRequest(Exception):
 
 @dataclass(slots=True)
 class Head:
-    """The head of a request: method, target, and those headers that matter here."""
+    """The head of a request: method, target, and the relevant headers."""
 
     method: str
     path: str
@@ -75,19 +75,19 @@ class Head:
 
 
 def refuse_tls(data: bytes) -> None:
-    """Raise BadRequest if the data begins as a TLS handshake, which may hold no end of a head."""
+    """Raise BadRequest if the data starts like a TLS handshake, which may have no end of a head."""
     if data.startswith(_TLS_HANDSHAKE):
         raise BadRequest(400, "a TLS handshake; this server speaks plain HTTP")
 
 
 def parse_head(head: bytes) -> Head:
-    """The head from its bytes, without the blank line that ends it; BadRequest if it is not valid
+    """Parse a head, without the blank line that ends it. Raises BadRequest if it is not valid
     HTTP/1.1.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     parts = first.split(" ")
     if len(parts) == 3 and parts[1].startswith("http://"):
-        # A proxy may pass on the whole URL (RFC 9112, section 3.2.2).
+        # A proxy may forward the whole URL (RFC 9112, section 3.2.2).
         parts[1] = "/" + parts[1][len("http://") :].partition("/")[2]
     if len(parts) != 3 or not parts[0].isalpha() or not parts[1].startswith("/"):
         raise BadRequest(400, f"not an HTTP request line: {first[:80]!r}")
@@ -131,8 +131,8 @@ def parse_head(head: bytes) -> Head:
 
 
 def split_request_id(head: bytes) -> tuple[bytes, bytes | None]:
-    """A head without its X-Request-Id line, and the id. Each request has its own, and else heads
-    repeat.
+    """Return a head without its X-Request-Id line, and the id. Only this line differs between the
+    heads of similar requests.
     """
     at = head.lower().find(_REQUEST_ID)
     if at < 0:
@@ -144,49 +144,49 @@ def split_request_id(head: bytes) -> tuple[bytes, bytes | None]:
 
 
 class RequestParams(NamedTuple):
-    """The parameters of an inference request that shape its response; equal ones get equal
-    responses.
+    """The parameters of an inference request that determine its response; equal parameters get
+    equal responses.
     """
 
     path: str
     model: str
     is_stream: bool
     tokens: int
-    """Response tokens, reasoning included; of embeddings, rankings and whole pictures, 0."""
+    """Response tokens, including reasoning; 0 for embeddings, rankings and non-streaming images."""
     reasoning: int
-    """Number of the tokens that are reasoning."""
+    """Number of reasoning tokens."""
     is_cut_short: bool
     """The request's own limit ended the response: finish_reason is `length`."""
     has_usage: bool
     prompt_tokens: int
     """Words of the prompt: a cheap stand-in for a tokenizer's count."""
     inputs: int = 1
-    """Embeddings, rankings and pictures: how many inputs, passages or pictures there are."""
+    """Number of inputs, passages or images, for embeddings, rankings and images."""
     is_base64: bool = False
-    """Embeddings: the encoding that the request wants."""
+    """For embeddings: the requested encoding."""
     cached_tokens: int = -1
-    """Words of the prompt that were in the prefix cache; -1 without one."""
+    """Words of the prompt that were in the prefix cache; -1 without a cache."""
     tool_calls: int = 0
     turn: int = 0
     """Number of earlier responses in the request; 0 if it makes no difference."""
     refuses: bool = False
-    """Chat: the text is a refusal."""
+    """For chat: whether the text is a refusal."""
 
 
 MOST_BLOCKS = 1_000_000
-"""Most blocks that a process keeps; at more it begins again with an empty cache."""
+"""Maximum number of blocks in a process; beyond it, the cache is emptied."""
 
 
 class PrefixCache:
-    """The words at the beginning of all prompts so far.
+    """The initial words of all prompts so far.
 
-    As in an inference engine, a prompt is divided into blocks of a fixed number of tokens, here
-    words, and a block is known by its words and those of all blocks before it. Only whole blocks
-    are kept and found. Each process has a cache of its own.
+    As in an inference engine, a prompt is divided into blocks of a fixed number of tokens (here:
+    words), and a block is identified by its words and those of all blocks before it. Only complete
+    blocks are stored and found. Each process has its own cache.
     """
 
     def __init__(self, block: int) -> None:
-        """Make an empty cache with blocks of so many words."""
+        """Create an empty cache with blocks of `block` words."""
         self._block = block
         self._known: set[int] = set()
 
@@ -207,7 +207,7 @@ class PrefixCache:
 def parse_params(
     path: str, body: bytes, config: MockServerConfig, cache: PrefixCache | None = None
 ) -> RequestParams:
-    """The parameters in a body; BadRequest if it does not have the endpoint's shape."""
+    """Parse the parameters in a body. Raises BadRequest if its format is wrong."""
     if path == TRANSCRIPTIONS:
         return transcription_params(body, config)
     try:
@@ -270,11 +270,12 @@ def _refuse_members(members: Mapping[str, object], config: MockServerConfig) -> 
 def response_length(
     data: dict[str, object], config: MockServerConfig, reasoning: int
 ) -> tuple[int, bool]:
-    """Tokens of the response, reasoning included, and whether the request's limit ended it.
+    """Return the number of response tokens, including reasoning, and whether the request's limit
+    ended the response.
 
-    The server's own length is --tokens plus the reasoning tokens. --force-tokens gives that
-    whatever the request says. Otherwise, with max_completion_tokens or max_tokens: exactly that
-    many if `ignore_eos` is true, else at most that many. `min_tokens` lengthens a response up to
+    The server's own length is --tokens plus the reasoning tokens. With --force-tokens, it is used
+    whatever the request contains. Otherwise max_completion_tokens or max_tokens is the exact length
+    if `ignore_eos` is true, and the maximum length if not. `min_tokens` lengthens a response up to
     that limit.
     """
     own = config.tokens + reasoning
@@ -318,11 +319,11 @@ def _ranking_params(path: str, model: str, data: dict[str, object]) -> RequestPa
 
 
 _BYTES_A_TOKEN = 3_200
-"""Bytes of a sound for each of its tokens: a tenth of a second of 16-bit samples at 16 kHz."""
+"""Bytes of audio per token: a tenth of a second of 16-bit samples at 16 kHz."""
 
 
 def transcription_params(body: bytes, config: MockServerConfig) -> RequestParams:
-    """The parameters in a form with a sound; BadRequest if it is none."""
+    """Parse the parameters of a form with audio. Raises BadRequest for other bodies."""
     form = parse_form(body)
     if form is None:
         raise BadRequest(400, "the body is not a multipart form that ends with its boundary")
@@ -356,7 +357,7 @@ def _image_params(model: str, data: dict[str, object]) -> RequestParams:
 
 
 def _whole_params(path: str, model: str, prompt: object, *, inputs: int) -> RequestParams:
-    """Parameters of a request whose response is made at once and holds no tokens."""
+    """Return the parameters of a request whose response is created at once and has no tokens."""
     return RequestParams(
         path=path,
         model=model,
@@ -371,7 +372,7 @@ def _whole_params(path: str, model: str, prompt: object, *, inputs: int) -> Requ
 
 
 def _words_of(value: object) -> Iterator[str]:
-    """Yield the words of all text in a prompt: a string, a list of messages or of content parts; a
+    """Yield the words of all text in a prompt: a string, a list of messages or of content parts. A
     number is one token."""
     if isinstance(value, str):
         yield from value.split()
@@ -390,9 +391,9 @@ _PART = re.compile(
 
 
 def parse_form(body: bytes) -> tuple[dict[str, str], dict[str, bytes]] | None:
-    """The fields and the files of a form by their names; None if the body is none.
+    """Return the fields and files of a form by name; None if the body is not a form.
 
-    Its boundary is known from its first line, so that equal bodies have equal responses.
+    The first line determines the boundary, so equal bodies have equal responses.
     """
     line, ends, _ = body.partition(b"\r\n")
     if not ends or not line.startswith(b"--") or len(line) > 74:

@@ -1,4 +1,4 @@
-"""A mock server for the length of a `with` block, in processes of its own."""
+"""A mock server for the duration of a `with` block, in separate processes."""
 
 import contextlib
 import dataclasses
@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from aiperf_svc.mock_server.config import MockServerConfig, args_from_config
 from aiperf_svc.mock_server.processes import MockServerError
 
-# By its path, and without the working folder: a module there would be imported in the place of the
-# library's.
+# By its path and without the working folder, whose modules could otherwise shadow the standard
+# library.
 _PROGRAM = (sys.executable, "-P", str(Path(__file__).parents[1] / "__main__.py"), "mock-server")
 _STOP_TIMEOUT_S = 10.0
 
@@ -30,7 +30,7 @@ def execute(arguments: Sequence[str], owner_fd: int) -> "subprocess.Popen[bytes]
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         pass_fds=(owner_fd,),
-        # Ctrl-C is for the owner, who may still want responses; the pipe tells the end.
+        # Ctrl-C is for the owner, which may still need responses; the pipe signals the end.
         process_group=0,
     )
 
@@ -53,18 +53,18 @@ class RunningMockServer:
         self.pid = process.pid
 
     def truth(self, *, rows: bool = False) -> dict[str, Any]:
-        """Returns what the server did since its start or the last reset: counters over all
-        processes, those of each (`processes`), and with `rows` (and a config with `truth`) a list
-        `rows` of one object per request."""
+        """Return what the server did since its start or the last reset: counters over all
+        processes, those of each process (`processes`), and with `rows` (and a config with `truth`)
+        a list `rows` with one object per request."""
         found: dict[str, Any] = json.loads(self._call("GET", f"/truth?rows={int(rows)}"))
         return found
 
     def reset(self) -> None:
-        """Starts the account again in every process."""
+        """Restart the account in every process."""
         self._call("POST", "/truth/reset")
 
     def stop(self) -> None:
-        """Stops every process of the server and waits for their end; harmless when done before."""
+        """Stop every process of the server and wait for their end. May be called more than once."""
         if self._owner_fd < 0:
             return
         os.close(self._owner_fd)
@@ -102,11 +102,10 @@ class RunningMockServer:
 
 @contextmanager
 def running(config: MockServerConfig) -> Iterator[RunningMockServer]:
-    """Starts a mock server, waits until clients may connect, and stops it at the end whatever
-    happens.
+    """Start a mock server, wait until clients can connect, and stop it at the end in all cases.
 
-    The server also stops by itself if this process dies. MockServerError if it does not start; its
-    own message goes to stderr.
+    The server also stops by itself if this process dies. Raises MockServerError if it does not
+    start; its own message goes to stderr.
     """
     owner_read, owner_write = os.pipe()
     try:

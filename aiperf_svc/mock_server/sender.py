@@ -1,8 +1,8 @@
 """Sends replies, each write when it is due.
 
-One pass makes at most one write per connection, so that streams without delay take turns. Each due
-time is computed from the one before it, not from the send: lateness does not add up. Tokens within
-a stream need little of this: `DueWrites` makes most of their writes itself.
+One pass makes at most one write per connection, so streams without delay take turns. Each due time
+is computed from the previous due time, not from the send, so lateness does not accumulate.
+`DueWrites` makes most writes of tokens within a stream itself.
 """
 
 import random
@@ -19,21 +19,21 @@ from aiperf_svc.mock_server.quick_serving import DueWrites, send
 from aiperf_svc.mock_server.replies import Ending, Reply
 
 _SENDS_PER_PASS = 512
-"""Reading and accepting have their turn after so many sends, even if more are due."""
+"""Number of sends after which reading and accepting get their turn, even if more are due."""
 _LEAST_REPEAT_NS = 1_000_000
-"""Gap between the writes of a reply that never ends, when tokens have no delay."""
+"""Gap between the writes of a reply that never ends, if tokens have no delay."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
 
 _monotonic_ns = time.monotonic_ns
 
 
 class Slots:
-    """Slots of a server with a known capacity: a fixed number of responses are made at the same
+    """Slots of a server with a known capacity: it creates a fixed number of responses at the same
     time, and further requests wait in order of arrival.
 
-    A response holds its slot from its start until its last token. So a server of `c` slots and a
-    mean of `s` seconds per response serves at most `c / s` requests a second: it is the queue M/D/c
-    under Poisson arrivals and fixed delays, M/M/c with exponential ones.
+    A response holds its slot from its start until its last token. So a server with `c` slots and a
+    mean of `s` seconds per response serves at most `c / s` requests per second: it is an M/D/c
+    queue for Poisson arrivals and fixed delays, and M/M/c for exponential delays.
     """
 
     def __init__(self, count: int) -> None:
@@ -47,7 +47,7 @@ class Slots:
         return len(self._waiting)
 
     def take(self, connection: Connection) -> bool:
-        """Takes a slot for the request of a connection; False if it has to wait for one."""
+        """Assign a slot to a connection's request; return False if it has to wait for one."""
         if len(self._holders) < self._count:
             self._holders.add(connection)
             return True
@@ -55,7 +55,7 @@ class Slots:
         return False
 
     def leave(self, connection: Connection) -> Connection | None:
-        """Ends a connection's request, whether it held a slot, waited or needed none. Returns the
+        """End a connection's request, whether it held a slot, waited or needed none. Return the
         connection that gets the slot."""
         if connection not in self._holders:
             self._waiting.pop(connection, None)
@@ -70,8 +70,9 @@ class Slots:
 
 
 class Sender:
-    """The replies on their way in one process. `on_free` is called with a connection that has
-    buffered input whose reply is over, `extra_ns` returns what is added to a time to first token.
+    """The replies in progress in one process. `on_free` is called with a connection that has
+    buffered input after its reply has ended, `extra_ns` returns an addition to a time to first
+    token.
     """
 
     def __init__(
@@ -94,18 +95,18 @@ class Sender:
         self._ttft_ns, self._draw_ttft = ttft.fixed_ns, ttft.sampler(rng)
         self._itl_ns, self._draw_itl = itl.fixed_ns, itl.sampler(rng)
         self.is_instant = self._ttft_ns == 0 and self._itl_ns == 0
-        # What is written is not what the kernel gets over TLS and HTTP/2.
+        # Over TLS and HTTP/2, the written bytes differ from those that the kernel gets.
         itl_ns = -1 if self._itl_ns is None or is_translated else self._itl_ns
         self._due = DueWrites(connections.table, account, account.rows, itl_ns)
         self.next_due_ns = self._due.first_ns
-        """Monotonic time of the next write, 0 if none is planned."""
+        """Monotonic time of the next write; 0 if none is planned."""
         self._pass_ns = 0
         self._slots = Slots(slots) if slots else None
         if slots:
             connections.on_lost = lambda lost: self._leave(lost, _monotonic_ns())
 
     def shift(self, by_ns: int) -> None:
-        """Moves every planned write into the future."""
+        """Postpone every planned write."""
         for connection in self._connections.table:
             if connection is not None:
                 connection.due_ns += by_ns
@@ -114,8 +115,8 @@ class Sender:
     def begin(
         self, connection: Connection, reply: Reply, request_id: bytes | None, size: int
     ) -> None:
-        """Counts an inference request of `size` bytes and sends what is due at once of its
-        reply.
+        """Count an inference request of `size` bytes and send the part of its reply that is due at
+        once.
         """
         account, rows = self._account, self._rows
         account.requests += 1
@@ -131,7 +132,7 @@ class Sender:
         connection.reply = reply
         whole = reply.whole
         if whole is not None and (self.is_instant or reply.status >= 400):
-            # The whole response in one send: the path that a speed test takes.
+            # The whole response in one send: the common path in speed tests.
             if rows is not None:
                 rows.sent(connection.row, True, True, True)
             connection.step = reply.count
@@ -148,12 +149,12 @@ class Sender:
                 account.waited += 1
 
     def begin_whole(self, connection: Connection, reply: Reply, size: int) -> None:
-        """Begins a plain reply that goes out in one send, on a server without delays and rows."""
+        """Start a plain reply that is sent at once, on a server without delays and rows."""
         assert reply.whole is not None
         self.whole_sent(connection, reply, size, send(connection.sock, reply.whole))
 
     def whole_sent(self, connection: Connection, reply: Reply, size: int, sent: int) -> None:
-        """The rest of `begin_whole`, when that many bytes are sent (-1: the client is gone)."""
+        """Complete `begin_whole` after `sent` bytes are sent (-1: the client is gone)."""
         account, whole = self._account, reply.whole
         assert whole is not None
         account.requests += 1
@@ -175,7 +176,7 @@ class Sender:
         self._stall(connection, memoryview(whole)[sent:])
 
     def begin_uncounted(self, connection: Connection, reply: Reply) -> None:
-        """Sends a response that is not part of the account, at once."""
+        """Send a response at once that is not part of the account."""
         connection.is_counted = False
         connection.reply = reply
         connection.step = reply.count
@@ -189,18 +190,18 @@ class Sender:
             self._finish(connection, reply)
         elif reply.early:
             if self._write(connection, reply):
-                self._go_on(connection, reply)
+                self._continue(connection, reply)
         elif not (delay_ns := self._first_delay_ns(reply)):
             self._note_first_token(connection, 0)
             if self._write(connection, reply):
-                self._go_on(connection, reply)
+                self._continue(connection, reply)
         else:
             self._note_first_token(connection, delay_ns)
             self._plan(connection, delay_ns)
 
     def _start_in_slot(self, connection: Connection, start_ns: int) -> None:
-        """Plans the first write of a reply that has got a slot at this time, which may be past: a
-        server that is late does not serve less."""
+        """Plan the first write of a reply that got a slot at this time, which may have passed: a
+        late server does not serve less."""
         reply = connection.reply
         assert reply is not None
         connection.step = 0
@@ -209,15 +210,15 @@ class Sender:
         self._due.add(connection)
 
     def _leave(self, connection: Connection, end_ns: int) -> None:
-        """Gives the slot of a connection, if it has one, to the request that waits longest."""
+        """Pass a connection's slot, if it has one, to the request that has waited longest."""
         assert self._slots is not None
         first = self._slots.leave(connection)
         if first is not None:
             self._start_in_slot(first, max(first.due_ns, end_ns))
 
     def _first_delay_ns(self, reply: Reply) -> int:
-        """Returns the time from the arrival to the first token, or to the only write of a response
-        that is not a stream."""
+        """Return the time from the arrival to the first token, or to the only write of a
+        non-streaming response."""
         delay_ns = self._draw_ttft() if self._ttft_ns is None else self._ttft_ns
         if extra_ns := self._extra_ns():
             self._account.delayed += 1
@@ -229,7 +230,7 @@ class Sender:
         return delay_ns + sum(self._draw_itl() for _ in range(reply.delay_tokens))
 
     def _note_first_token(self, connection: Connection, delay_ns: int) -> None:
-        """Counts a first token that is due so long after what was due last."""
+        """Count a first token that is due `delay_ns` after the previous due time."""
         served, reply = self._account.served, connection.reply
         if served is not None and reply is not None and reply.tokens:
             served.first_token(connection.due_ns + delay_ns - connection.begun_ns)
@@ -240,14 +241,12 @@ class Sender:
         return self._slots.waiting if self._slots is not None else 0
 
     def _plan(self, connection: Connection, gap_ns: int) -> None:
-        """Plans the next write, that long after the last one was due, but not within the pass that
-        is going on.
-        """
+        """Plan the next write `gap_ns` after the last one was due, but in a later pass."""
         connection.due_ns = max(connection.due_ns + gap_ns, self._pass_ns + 1)
         self._due.add(connection)
 
     def send_due(self) -> None:
-        """Makes every write that is due, one per connection."""
+        """Make every write that is due, at most one per connection."""
         next_write, pass_ns, left = self._due.next_write, _monotonic_ns(), _SENDS_PER_PASS
         self._pass_ns = pass_ns
         while (found := next_write(pass_ns, left)) is not None:
@@ -257,11 +256,11 @@ class Sender:
             if sent is not None:
                 self._sent(connection, reply.writes[connection.step - 1], sent)
             elif self._write(connection, reply):
-                self._go_on(connection, reply)
+                self._continue(connection, reply)
 
     def _write(self, connection: Connection, reply: Reply) -> bool:
-        """Makes the next write of a reply; False if the connection is gone or not all of it was
-        taken.
+        """Make the next write of a reply. Return False if the connection is gone or the kernel did
+        not accept all of it.
         """
         step = connection.step
         connection.step = step + 1
@@ -273,8 +272,8 @@ class Sender:
         return self._sent(connection, data, send(connection.sock, data))
 
     def _sent(self, connection: Connection, data: bytes, sent: int) -> bool:
-        """Accounts for a send of which that many bytes are out (-1: the client is gone); False if
-        it was not all.
+        """Account for a send of `sent` bytes (-1: the client is gone). Return False if it was not
+        complete.
         """
         if sent < 0:
             self._connections.drop(connection)
@@ -288,12 +287,12 @@ class Sender:
         return False
 
     def _stall(self, connection: Connection, rest: memoryview) -> None:
-        """Waits for the client to take what it was sent."""
+        """Wait for the client to receive what was sent."""
         connection.out = rest
         self._connections.epoll.modify(connection.fd, select.EPOLLIN | select.EPOLLOUT)
 
     def flush(self, connection: Connection) -> None:
-        """Sends more of a pending write; the reply continues when all of it is sent."""
+        """Send more of a pending write; the reply continues when all of it is sent."""
         rest, reply = connection.out, connection.reply
         assert rest is not None
         assert reply is not None
@@ -310,10 +309,10 @@ class Sender:
             return
         connection.out = None
         self._connections.epoll.modify(connection.fd, select.EPOLLIN)
-        self._go_on(connection, reply)
+        self._continue(connection, reply)
 
-    def _go_on(self, connection: Connection, reply: Reply) -> None:
-        """Plans the next write of a reply, or ends it."""
+    def _continue(self, connection: Connection, reply: Reply) -> None:
+        """Plan the next write of a reply, or end it."""
         if connection.step >= reply.count:
             self._finish(connection, reply)
         elif connection.step == reply.early:
@@ -324,7 +323,7 @@ class Sender:
             self._plan(connection, self._draw_itl() if self._itl_ns is None else self._itl_ns)
 
     def _finish(self, connection: Connection, reply: Reply) -> None:
-        """Does the action after the last write."""
+        """Carry out the action after the last write."""
         ending = reply.ending
         if ending is Ending.REPEAT:
             connection.step = reply.early

@@ -1,9 +1,9 @@
-"""The loop of one serving process: it waits, accepts, reads, and has the sender send.
+"""The loop of one serving process: it waits, accepts, reads, and lets the sender send.
 
-asyncio costs more for one request than all of this does, and its timers are too coarse to pace
-tokens; so this is a bare epoll loop with one small object per connection and no parsing of what was
-seen before (`reply_cache`). What goes out, and when, is the sender's; what happened is the
-account's; what all processes must know of each other is in the shared counters.
+asyncio costs more per request than all of this, and its timers are too coarse to pace tokens. So
+this is a bare epoll loop with one small object per connection that does not parse known requests
+again (`reply_cache`). The sender decides what is sent when, the account records what happened, and
+the shared counters hold what all processes must know of each other.
 """
 
 import errno
@@ -37,9 +37,9 @@ from aiperf_svc.mock_server.timers import Timer
 
 _READ_SIZE = 64 * 1024
 _ACCEPTS_PER_POLL = 256
-"""Reading and sending have their turn after so many, even if more wait."""
+"""Number of connections after which reading and sending get their turn, even if more wait."""
 _SO_TIMESTAMPNS = 35
-"""Linux's number; Python's socket module has no name for it."""
+"""Linux's value; Python's socket module has no name for it."""
 _TIMESPEC = struct.Struct("qq")
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _CONTINUE = Reply(
@@ -52,8 +52,8 @@ _CONTINUE = Reply(
 
 
 class Server:
-    """One serving process: `run` never returns. Make it after the fork; it joins the
-    shared counters as process `index`.
+    """One serving process; `run` never returns. Create it after the fork; it joins the shared
+    counters as process `index`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Server:
         self._ready_mono_ns = started_mono_ns + slow_ns if slow_ns else 0
         self._freeze_at_ns = duration_ns(config.freeze_at)
         self._freeze_for_ns = duration_ns(config.freeze_for)
-        self._frozen_run_ns = 0  # the first request whose freeze is over
+        self._frozen_run_ns = 0  # the first request whose freeze has ended
         self._is_quick = (
             self._sender.is_instant
             and not config.truth
@@ -127,12 +127,12 @@ class Server:
         epoll.register(wakeup, select.EPOLLIN)
 
     def run(self) -> None:
-        """Serves until the process is killed."""
+        """Serve until the process is killed."""
         while True:
             self._serve_once()
 
     def _serve_once(self) -> None:
-        """Waits for what is next, and does all of it."""
+        """Wait for the next events and handle all of them."""
         next_unhandled, table = self._events.next_unhandled, self._connections.table
         self._events.poll(self._arm())
         if self._freeze_for_ns:
@@ -161,7 +161,7 @@ class Server:
     # Waiting
 
     def _arm(self) -> bool:
-        """Arms the timer for what comes first; False if that is due already."""
+        """Set the timer to the next due time; return False if it has already passed."""
         due_ns = self._sender.next_due_ns()
         close_ns = self._connections.next_close_ns()
         if close_ns and (close_ns < due_ns or not due_ns):
@@ -177,7 +177,7 @@ class Server:
         self._armed_ns = 0
 
     def _sleep_through_freeze(self) -> None:
-        """Sleeps if the freeze has begun; streams then go on as if no time had passed."""
+        """Sleep if the freeze has started; afterwards streams continue as if no time had passed."""
         first_ns = self._shared.first_request_mono_ns
         if not first_ns or first_ns == self._frozen_run_ns:
             return
@@ -203,7 +203,7 @@ class Server:
         self._connections.epoll.register(listener.fileno(), select.EPOLLIN)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accepts what waits; accepted sockets inherit the listener's options."""
+        """Accept waiting connections; accepted sockets inherit the listener's options."""
         for _ in range(_ACCEPTS_PER_POLL):
             try:
                 sock, _address = listener.accept()
@@ -213,7 +213,7 @@ class Server:
                 if error.errno in _OUT_OF_FILES:
                     self._connections.refuse(listener)
                     return
-                continue  # the client was gone before it was accepted
+                continue  # the client left before it was accepted
             sock.setblocking(False)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
@@ -241,7 +241,7 @@ class Server:
         self._take(connection, data)
 
     def _take(self, connection: Connection, data: bytes) -> None:
-        """Goes on with what was read; nothing was when the client is gone."""
+        """Process data that was read; empty data means that the client has left."""
         if not data:
             self._connections.drop(connection)
             return
@@ -259,7 +259,7 @@ class Server:
             self._connections.note_idle(connection)
 
     def _rest_of_record(self, connection: Connection, data: bytes) -> bytes:
-        """The data with what TLS has decrypted already: epoll does not know of that."""
+        """Append data that TLS has already decrypted, because epoll does not report it."""
         if self._account.rows is not None and data:
             connection.arrival_wall_ns = time.time_ns()
             self._account.unstamped_arrivals += 1
@@ -270,7 +270,7 @@ class Server:
         return data
 
     def _buffer(self, connection: Connection, data: bytes) -> None:
-        """Adds bytes to the buffer, and parses it once it may be a whole request."""
+        """Append bytes to the buffer, and parse it when it may contain a complete request."""
         if connection.inbuf is None:
             connection.inbuf, connection.need = bytearray(data), 0
         else:
@@ -282,16 +282,14 @@ class Server:
             self._resume(connection)
 
     def _resume(self, connection: Connection) -> None:
-        """Goes on with buffered input, if that may hold a whole request."""
+        """Process buffered input if it may contain a complete request."""
         waiting = connection.inbuf
         if waiting is not None and len(waiting) >= connection.need:
             connection.inbuf = None
             self._consume(connection, bytes(waiting))
 
     def _consume(self, connection: Connection, data: bytes) -> None:
-        """Begins the reply to each whole request in data, one after the other; keeps what is
-        left.
-        """
+        """Start the reply to each complete request in the data, in order; keep the rest."""
         routes = self._replies.routes
         while True:
             end = data.find(b"\r\n\r\n")

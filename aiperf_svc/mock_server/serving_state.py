@@ -1,8 +1,8 @@
 """The state of connections and accounts that the innermost steps of a serving process
 (`quick_serving`) read and write.
 
-Where the compiled steps are, so are these, with fields that C reads as its own; else they are plain
-objects. Both have the same attributes.
+With the compiled steps these are C types with C fields; otherwise they are plain objects. Both have
+the same attributes.
 """
 
 from typing import TYPE_CHECKING
@@ -19,17 +19,17 @@ class PlainConnectionState:
     __slots__ = ("due_ns", "fd", "inbuf", "reply", "row", "step")
 
     fd: int
-    """-1 once closed."""
+    """-1 when closed."""
     reply: Reply | None
-    """The reply on its way."""
+    """The reply in progress."""
     step: int
     """Its next write."""
     due_ns: int
-    """Time at which that write is due (monotonic); while the last one is being sent, its time."""
+    """Due time of that write (monotonic); while the last write is being sent, its due time."""
     row: int
-    """The number of its row, if rows are kept."""
+    """Number of its row, if rows are kept."""
     inbuf: bytearray | None
-    """A request that is not complete, or one that came during a reply."""
+    """An incomplete request, or one that arrived during a reply."""
 
 
 class PlainTally:

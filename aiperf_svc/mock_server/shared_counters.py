@@ -1,10 +1,11 @@
-"""Memory that the serving processes share, so that each of them can report the truth about all.
+"""Memory that the serving processes share, so each of them can report the account of all.
 
-Counters and rows live in each process, where keeping them costs least. The process that gets a
-`GET /truth` asks all others: it takes the lock, posts the question in shared memory and wakes them
-through their eventfds. Each publishes its account into its memory file and acknowledges. When all
-have, the asker merges the accounts, replies and releases the lock. Everything here is anonymous
-memory made before the fork: nothing is left behind however the processes end.
+Counters and rows are in each process, where updating them is cheapest. The process that gets a `GET
+/truth` asks all others: it takes the lock, posts the question in shared memory and wakes them
+through their eventfds. Each process writes its account into its memory file and acknowledges the
+question. When all have done so, the asking process merges the accounts, replies and releases the
+lock. All memory is anonymous and created before the fork, so nothing is left behind however the
+processes end.
 """
 
 import fcntl
@@ -32,7 +33,7 @@ class Question(IntEnum):
 
 
 class SharedCounters:
-    """Shared memory of `processes` processes; make it before forking, then `join` in each child."""
+    """Shared memory of `processes` processes. Create it before forking; `join` in each child."""
 
     def __init__(self, processes: int) -> None:
         self.started_s = time.time()
@@ -45,7 +46,7 @@ class SharedCounters:
         self._is_asking = False
 
     def join(self, index: int) -> int:
-        """Joins as process `index`. Returns the descriptor that is readable when `publish` must be
+        """Join as process `index`. Returns the descriptor that is readable when `publish` must be
         called.
         """
         self._index = index
@@ -53,7 +54,7 @@ class SharedCounters:
 
     @property
     def first_request_mono_ns(self) -> int:
-        """Monotonic time at which the first request of all processes began, 0 before."""
+        """Monotonic time at which the first request in any process started; 0 before."""
         return self._words[_FIRST_REQUEST]
 
     @first_request_mono_ns.setter
@@ -61,19 +62,19 @@ class SharedCounters:
         self._words[_FIRST_REQUEST] = mono_ns
 
     def set_delay(self, latency_ns: int, for_ns: int) -> None:
-        """Delays the first token of each request that begins from now on, for so long."""
+        """Delay the first token of each request that starts within the next `for_ns`."""
         self._words[_DELAY], self._words[_DELAY_END] = latency_ns, time.monotonic_ns() + for_ns
 
     def delay_ns(self) -> int:
-        """Time by which the first token of a request that begins now is delayed."""
+        """Return the delay of the first token of a request that starts now."""
         words = self._words
         if words[_DELAY] and time.monotonic_ns() >= words[_DELAY_END]:
             words[_DELAY] = 0
         return words[_DELAY]
 
     def ask(self, question: Question) -> bool:
-        """Puts a question to every process, this one too; False if another asker is not done (try
-        when woken).
+        """Put a question to every process, including this one. Return False if another question is
+        still open; retry when woken.
         """
         if self._is_asking:
             return False
@@ -89,8 +90,8 @@ class SharedCounters:
         return True
 
     def publish(self, account: Account, waiting: int) -> None:
-        """Publishes what the open question asks for, unless this process has done so already.
-        `waiting` requests have no slot yet."""
+        """Publish the answer to the open question, unless this process has already done so.
+        `waiting` is the number of requests without a slot."""
         os.eventfd_read(self._wakeups[self._index])
         words = self._words
         if words[_NUMBER] == self._acknowledged:
@@ -110,15 +111,15 @@ class SharedCounters:
         os.eventfd_write(self._wakeups[words[_ASKER]], 1)
 
     def collect(self) -> bytes | None:
-        """The merged JSON response to this process's own question, None while one is missing or
-        none was asked.
+        """Return the merged JSON response to this process's own question; None while an answer is
+        missing or no question is open.
         """
         if not self._is_asking:
             return None
         number = self._words[_NUMBER]
         if any(ack != number for ack in self._words[_ACKS:]):
             return None
-        merged = _merge([_take(file) for file in self._files])
+        merged = _merge([_read_published(file) for file in self._files])
         self._is_asking = False
         fcntl.lockf(self._files[0], fcntl.LOCK_UN)
         self._wake_all()
@@ -132,7 +133,7 @@ class SharedCounters:
 def _publish(
     file: int, account: Account, process: int, with_rows: bool, values: list[int] | None
 ) -> None:
-    """Writes an account: one line of JSON, then the rows, then the sorted arrivals and ends."""
+    """Write an account: one line of JSON, then the rows, then the sorted arrivals and ends."""
     rows = account.rows if with_rows else None
     listing = b",\n".join(rows.dumps(process)) if rows is not None else b""
     arrivals, ends = rows.intervals() if rows is not None else (array("q"), array("q"))
@@ -153,8 +154,8 @@ def _publish(
         written += os.pwrite(file, memoryview(data)[written:], written)
 
 
-def _take(file: int) -> bytes:
-    """Returns what a process published, and frees its memory."""
+def _read_published(file: int) -> bytes:
+    """Return what a process published, and free its memory."""
     parts, offset = [], 0
     while part := os.pread(file, 1 << 30, offset):
         parts.append(part)
@@ -164,8 +165,8 @@ def _take(file: int) -> bytes:
 
 
 def _merge(published: list[bytes]) -> bytes:
-    """Merges what all processes published into one JSON object: sums, the counters of each, and the
-    rows if there are any."""
+    """Merge what all processes published into one JSON object: sums, the counters of each process,
+    and the rows if there are any."""
     counters: list[dict[str, int]] = []
     frozen: list[list[int] | None] = []
     values: list[list[int]] = []

@@ -1,8 +1,8 @@
-"""A timer of nanosecond resolution to wait for in an epoll set.
+"""A timer with nanosecond resolution for an epoll set.
 
-`epoll_wait` takes whole milliseconds, too coarse to pace tokens, and Python 3.11 has no timerfd of
-its own, hence the two C library calls. Registered edge-triggered, the timer need never be read:
-each expiry is one event.
+`epoll_wait` takes whole milliseconds, which is too coarse to pace tokens, and Python 3.11 has no
+timerfd, so this module calls two functions of the C library. The timer is registered edge-triggered
+and need never be read: each expiry is one event.
 """
 
 import ctypes
@@ -38,8 +38,8 @@ class Timer:
         self._set = libc.timerfd_settime
 
     def arm(self, due_mono_ns: int) -> None:
-        """Expires once at this time of the monotonic clock, at once if it is past; replaces what
-        was armed.
+        """Expire once at this time of the monotonic clock, or at once if it has passed. Replaces
+        the previous setting.
         """
         spec = self._spec
         spec.value_s, spec.value_ns = divmod(max(due_mono_ns, 1), 1_000_000_000)

@@ -2,7 +2,7 @@
 Anthropic's messages, and `/generate` of Text Generation Inference.
 
 A response has one item (or block) of reasoning, if it has reasoning, and one of text. The events
-that begin and end an item go with the token next to them, so that a stream still has one write per
+that start and end an item are sent with the token next to them, so a stream still has one write per
 token.
 """
 
@@ -22,18 +22,18 @@ WORDS = _TEXT.split()
 PICTURE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 )
-"""Every picture that is generated: a grey one of one pixel, as PNG."""
+"""Every generated image: one grey pixel, as PNG."""
 _TOKENS_PER_PICTURE = 272
-"""Output tokens that are stated for a picture, whatever its size."""
+"""Output tokens reported for an image, whatever its size."""
 
 
 def word(index: int) -> str:
-    """The text of a token."""
+    """Return the text of a token."""
     return (" " if index else "") + WORDS[index % len(WORDS)]
 
 
 def compact(value: object) -> bytes:
-    """JSON without spaces."""
+    """Encode JSON without spaces."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -42,7 +42,7 @@ Members = dict[str, object]
 
 @dataclass(slots=True)
 class TypedStream:
-    """A response in both forms: as one object, and as events."""
+    """A response in both forms: as one object and as events."""
 
     whole: Members
     opening: list[bytes] = field(default_factory=list)
@@ -50,7 +50,7 @@ class TypedStream:
     events: list[bytes] = field(default_factory=list)
     """Events of each token."""
     tail: list[bytes] = field(default_factory=list)
-    """Events that go with the last token."""
+    """Events that are sent with the last token."""
 
 
 def _text(count: int, turn: int = 0) -> str:
@@ -58,12 +58,12 @@ def _text(count: int, turn: int = 0) -> str:
 
 
 def typed_event(kind: str, **members: object) -> bytes:
-    """An event whose data name their type."""
+    """Return an event whose data contain their type."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), compact({"type": kind, **members}))
 
 
 def response_items(params: RequestParams) -> list[Members]:
-    """The output of a response of `/v1/responses`."""
+    """Return the output of a response of `/v1/responses`."""
     shown, turn = params.tokens - params.reasoning, params.turn
     items: list[Members] = []
     if params.reasoning:
@@ -81,7 +81,7 @@ def response_items(params: RequestParams) -> list[Members]:
 
 
 def responses_api(params: RequestParams, created_s: int) -> TypedStream:
-    """A response of `/v1/responses`."""
+    """Return a response of `/v1/responses`."""
     shown = params.tokens - params.reasoning
     items = response_items(params)
     status = "incomplete" if params.is_cut_short else "completed"
@@ -143,7 +143,7 @@ def _call_events(index: int, item: Members) -> list[bytes]:
 
 
 def message_blocks(params: RequestParams) -> list[Members]:
-    """The content of a response of `/v1/messages`."""
+    """Return the content of a response of `/v1/messages`."""
     shown, turn = params.tokens - params.reasoning, params.turn
     blocks: list[Members] = []
     if params.reasoning:
@@ -160,7 +160,7 @@ def message_blocks(params: RequestParams) -> list[Members]:
 
 
 def _block_events(index: int, block: Members, turn: int, count: int) -> tuple[bytes, list[bytes]]:
-    """The event that begins a block, and those that add to it, the end aside."""
+    """Return the event that starts a block, and the events that add to it, without the end."""
     kind = block["type"]
     if kind == "redacted_thinking":
         return typed_event("content_block_start", index=index, content_block=block), []
@@ -180,7 +180,7 @@ def _block_events(index: int, block: Members, turn: int, count: int) -> tuple[by
 
 
 def message_api(params: RequestParams, created_s: int) -> TypedStream:
-    """A response of `/v1/messages`, which states no time."""
+    """Return a response of `/v1/messages`, which has no timestamp."""
     shown = params.tokens - params.reasoning
     blocks = message_blocks(params)
     ending_word = "tool_use" if params.tool_calls else "end_turn"
@@ -224,7 +224,7 @@ def message_api(params: RequestParams, created_s: int) -> TypedStream:
 
 
 def _add_item(made: TypedStream, added: bytes, tokens: list[bytes], done: bytes) -> None:
-    """Add the events of one item; the end of the one before goes with its beginning."""
+    """Add the events of one item; the end of the previous item is sent with its start."""
     begins = b"".join([*made.tail, added])
     made.tail = []
     if not made.events:
@@ -238,7 +238,7 @@ def _add_item(made: TypedStream, added: bytes, tokens: list[bytes], done: bytes)
 
 
 def generate_api(params: RequestParams, created_s: int) -> TypedStream:
-    """A response of TGI, which states no time. Its last token's event holds the counts."""
+    """Return a response of TGI, without a timestamp. The last token's event has the counts."""
     text = "".join(map(word, range(params.tokens)))
     details: dict[str, object] = {
         "finish_reason": "length" if params.is_cut_short else "eos_token",
@@ -256,7 +256,7 @@ def generate_api(params: RequestParams, created_s: int) -> TypedStream:
 
 
 def transcription_api(params: RequestParams, created_s: int) -> TypedStream:
-    """A response of `/v1/audio/transcriptions`, which states no time."""
+    """Return a response of `/v1/audio/transcriptions`, which has no timestamp."""
     text = "".join(map(word, range(params.tokens)))
     whole: Members = {"text": text}
     if params.has_usage:
@@ -276,7 +276,7 @@ def transcription_api(params: RequestParams, created_s: int) -> TypedStream:
 
 
 def image_api(params: RequestParams, created_s: int) -> TypedStream:
-    """A response of `/v1/images/generations`. Of a stream, each picture counts as a token."""
+    """Return a response of `/v1/images/generations`. In a stream, each image counts as a token."""
     usage = {
         "input_tokens": params.prompt_tokens,
         "input_tokens_details": {"text_tokens": params.prompt_tokens, "image_tokens": 0},

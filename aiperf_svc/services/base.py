@@ -1,8 +1,9 @@
 """The base class of all services: it registers, follows the run's state, and reports.
 
-A service names in `work` what it does in which state. It learns the state from the event bus, does
-the work, and reports in its heartbeats which state's work it has finished. Heartbeats and states
-are published repeatedly, so a lost message costs a short delay and nothing else.
+A service's `work` maps states of the run to the service's work in that state. The service learns
+the state from the event bus, does the work, and reports in its heartbeats which state's work it has
+finished. Heartbeats and states are published repeatedly, so a lost message only causes a short
+delay.
 """
 
 import asyncio
@@ -47,10 +48,11 @@ from aiperf_svc.services.context import RunContext
 
 HEARTBEAT_S = 1.0
 PREPARING = (RunState.CONFIGURING, RunState.READY)
-"""States whose unfinished work is ended when the run fails or is cancelled: it may wait for
-services that never come. The work of later states ends by itself, with what it has."""
+"""States whose unfinished work is cancelled when the run fails or is cancelled, because it may wait
+for services that never register. The work of later states ends by itself with the available
+data."""
 REGISTERING_GROWTH = 1.5
-"""Growth of the time between two heartbeats until the roster shows this service. A roster of
+"""Growth factor of the heartbeat interval until the roster contains this service. A roster of
 thousands takes a while, and frequent heartbeats would only slow it down."""
 
 
@@ -70,30 +72,30 @@ class BaseService:
         self.is_cancelling = False
         self.ends_early = False
         self.start_wall_ns = 0
-        """Earliest start of the load; 0: as soon as possible."""
+        """Earliest start of the load; 0 for as soon as possible."""
         self.reached = RunState.PENDING
         self.error = ""
         self.exit_code = ExitCode.BENCHMARK_FAILED
         self.address = ""
         self.batches_read = 0
         self.progress_text = ""
-        """What takes time while the run is configured (dataset manager and workers), or the output
-        that is read (record processor of ranks)."""
+        """Description of slow work: configuration (dataset manager and workers), or reading output
+        (record processor of ranks)."""
         self.dataset: DatasetReport | None = None
         """Description of the dataset, once it is built (dataset manager only)."""
         self.target_addresses: tuple[AddressUse, ...] = ()
-        """Requests to each address of the target, at the end of the load (workers only)."""
+        """Number of requests to each address, at the end of the load (workers only)."""
         self.network: tuple[tuple[HistogramDelta, ...], ...] = ()
         """Round-trip times to each URL, at the end of the load (workers only)."""
         self.roster: RosterPublished | None = None
         self.work: dict[RunState, Callable[[], Awaitable[None]]] = {}
         self.finished = asyncio.Event()
-        """Set when the service has nothing more to do in the run."""
+        """Set when the service has nothing left to do in the run."""
         self._state_number = 0
         self._controller_epoch = 0
         self._states: asyncio.Queue[RunState] = asyncio.Queue()
         self._preparation: asyncio.Timeout | None = None
-        """The scope of the work that a final state ends, while there is such work."""
+        """Cancel scope of work that a final state ends, while such work is running."""
         self._beat_now = asyncio.Event()
         self._vitals = VitalsProbe()
         is_replica = self.service in REPLICAS
@@ -123,7 +125,7 @@ class BaseService:
         return []
 
     async def close(self) -> None:
-        """Release what is not a socket of the bus, after `run` has ended."""
+        """Release resources other than sockets of the bus, after `run` has ended."""
 
     # --- methods that a service may override -----------------------------------------------------
 
@@ -150,7 +152,7 @@ class BaseService:
         return ()
 
     def phases(self) -> tuple[PhaseReport, ...]:
-        """Return a report of each phase that has begun (timing manager only)."""
+        """Return a report of each started phase (timing manager only)."""
         return ()
 
     def steps(self) -> StepProgress | None:
@@ -158,8 +160,7 @@ class BaseService:
         return None
 
     def finding(self) -> dict[str, Any] | None:
-        """Return the finding that the choice of the next trial depends on (records manager
-        only)."""
+        """Return the finding for the choice of the next trial (records manager only)."""
         return None
 
     def can_stop_early(self) -> bool:
@@ -186,7 +187,7 @@ class BaseService:
         return next((m for m in mine if m.epoch == self.context.epoch), None)
 
     async def publish(self, topic: bytes, message: Message) -> None:
-        """Put a message on the event bus."""
+        """Publish a message on the event bus."""
         await self._publisher.send_multipart([topic, encode(message)])
 
     def beat(self) -> None:
@@ -284,8 +285,8 @@ class BaseService:
                 self._preparation.reschedule(asyncio.get_running_loop().time())
 
     def _accepts_newer(self, state: RunState) -> bool:
-        """Return whether a state of a newer controller counts: any before the run has begun, and
-        later only the end of the run."""
+        """Return whether to accept a state of a newer controller: any state before the run has
+        started, and afterwards only the end of the run."""
         return self.state is RunState.PENDING or (state.is_final and not self.state.is_final)
 
     async def _follow(self) -> None:
@@ -313,7 +314,7 @@ class BaseService:
                 self.beat()
 
     async def _do(self, work: Callable[[], Awaitable[None]], state: RunState) -> bool:
-        """Do the work of a state. Returns False if a final state has come before its end."""
+        """Do the work of a state. Returns False if a final state has cancelled it."""
         if state not in PREPARING:
             await work()
             return True
@@ -332,7 +333,7 @@ class BaseService:
         return True
 
     stays_after_end: ClassVar[bool] = False
-    """True if the service is still needed when the run has ended."""
+    """True if the service is still needed after the run has ended."""
 
 
 def is_report(message: AnyMessage) -> bool:
@@ -347,7 +348,7 @@ def is_report(message: AnyMessage) -> bool:
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
     """Wait for an event, at most `seconds`, and return whether it is set.
 
-    Python 3.11's `wait_for` loses a cancellation that comes together with the event.
+    Python 3.11's `wait_for` loses a cancellation that arrives together with the event.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -366,7 +367,7 @@ async def every(seconds: float, action: Callable[[], Awaitable[None] | None]) ->
 
 
 def mono_ns() -> int:
-    """Return the monotonic time, for intervals."""
+    """Return the monotonic time, for measuring intervals."""
     return monotonic_ns()
 
 

@@ -1,4 +1,4 @@
-"""The part of the live status that all kinds of runs have: state, members and outcome."""
+"""The part of the live status that all kinds of runs share: state, members and outcome."""
 
 import asyncio
 from time import monotonic_ns, time_ns
@@ -15,8 +15,8 @@ from aiperf_svc.services.base import is_set_within
 
 
 class StatusChanges:
-    """Number of the latest change of a status, so that a client that has seen one can wait for the
-    next."""
+    """Counts the changes of a status, so a client can wait for the next change after the one that
+    it has seen."""
 
     def __init__(self) -> None:
         self.number = 1
@@ -29,17 +29,17 @@ class StatusChanges:
         self._next = asyncio.Event()
 
     async def wait(self, after: int, timeout_s: float) -> None:
-        """Wait until the number differs from `after`, or the time is up."""
+        """Wait until the number differs from `after`, or the timeout."""
         if self.number == after:
             await is_set_within(self._next, timeout_s)
 
 
 SHOWN_ROWS = 20
-"""Number of ended trials in a status, the latest ones."""
+"""Number of ended trials in a status; the latest ones are shown."""
 
 
 def shown_trial(found: TrialRow, attempt: int = 1) -> ShownTrial:
-    """Return an ended trial as it is in a status."""
+    """Return an ended trial in the form of a status."""
     outcome, measured = found.outcome, found.measured
     return ShownTrial(
         number=outcome.trial.number,
@@ -54,7 +54,7 @@ def shown_trial(found: TrialRow, attempt: int = 1) -> ShownTrial:
 
 
 class BaseProgress:
-    """Builds the part of `Status` that all kinds of runs have."""
+    """Builds the part of `Status` that all kinds of runs share."""
 
     def __init__(self) -> None:
         self._changes = StatusChanges()
@@ -69,7 +69,7 @@ class BaseProgress:
         """CPU load of the client."""
         self.verdict: str | None = None
         self.artifact_error = ""
-        """Why artifacts could not be written."""
+        """Reason why artifacts could not be written."""
         self.uploaded_to = ""
         """URL of the uploaded artifacts."""
         self._results_ready = False
@@ -97,11 +97,11 @@ class BaseProgress:
 
     @property
     def failure(self) -> str:
-        """Reason why the run failed; empty if it did not."""
+        """Reason why the run failed; empty if it did not fail."""
         return (self._reason or "unknown reason") if self._state is RunState.FAILED else ""
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until `status().number` differs from `after`, or the time is up."""
+        """Wait until `status().number` differs from `after`, or the timeout."""
         await self._changes.wait(after, timeout_s)
 
     def status(self) -> Status:

@@ -1,4 +1,4 @@
-"""Compares a worker's clock with the timing manager's. Both ends of the exchange are here."""
+"""Compares a worker's clock with the timing manager's. Contains both sides of the exchange."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ FIRST_PROBES_S = 0.02
 
 
 async def probe_clock(service: BaseService, socket: zmq.asyncio.Socket) -> None:
-    """Request the time of the timing manager, often at first, until cancelled."""
+    """Request the timing manager's time until cancelled, more often at first."""
     sent = 0
     usual_s = probe_interval_s(service.context.topology.workers)
     while True:
@@ -40,7 +40,7 @@ def take_reply(service: BaseService, clock: ClockOffset, reply: ClockReply) -> N
 
 
 class Arrival:
-    """Holds the time at which a probe came in. It is made before the probe is handled."""
+    """The time at which a probe arrived. It is created before the probe is handled."""
 
     __slots__ = ("raw_ns", "wall_ns")
 

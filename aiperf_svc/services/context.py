@@ -1,9 +1,10 @@
 """Reads the context of a service from the environment: its name, the run, the config, the plan and
 the addresses of its sockets.
 
-The launcher and the Pulumi program set the same variables, so a service cannot tell where it runs.
+The launcher and the Pulumi program set the same variables, so a service does not know where it
+runs.
 
-What a process keeps from trial to trial of an experiment is here as the services of a trial see it.
+It also contains the objects that a process keeps across the trials of an experiment.
 """
 
 import json
@@ -35,7 +36,7 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.workloads.registry import load_benchmark
 
 if TYPE_CHECKING:
-    # It imports the formats of results, which workers do without.
+    # It imports the formats of results, which workers do not need.
     from aiperf_svc.adapters.results_api.provider import TrialResults
 
 
@@ -47,7 +48,7 @@ class TrialSequence(Protocol):
         ...
 
     def cancel(self, reason: str) -> None:
-        """Begin no further trial."""
+        """Start no more trials."""
         ...
 
 
@@ -68,8 +69,7 @@ class ResultsOfTrials(Protocol):
         ...
 
     async def add(self, state: RunState, reason: str, results: RunResult | None) -> Finding | None:
-        """Record the end of the current trial. Returns what the choice of the next trial depends
-        on."""
+        """Record the end of the current trial. Returns the finding for the next choice."""
         ...
 
 
@@ -86,32 +86,32 @@ class ExperimentContext:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """Describes one process' part in a run."""
+    """Describes one process's part in a run."""
 
     run_id: str
     instance: str
-    """Name of this process or pod. A service that shares it with others adds its own name."""
+    """Name of this process or pod. A service that shares it with others appends its own name."""
     config: Config
     topology: Topology
     addresses: Addresses
     artifacts: Path
     """Folder of the results."""
     state: Path
-    """Folder for what must outlive a restart of the process but not the run."""
+    """Folder for data that must outlive a restart of the process but not the run."""
     ends_with_run: bool = True
-    """True if the process ends after the run. A pod stays, as it would only be started again."""
+    """True if the process ends after the run. Kubernetes would restart a pod."""
     api_token: str = ""
     metrics_token: str = ""
-    """Token that can only read the page of metrics; empty if there is none."""
+    """Token that gives access to the metrics page only; empty if there is none."""
     results_socket: Path | None = None
-    """Socket file of the results API, if the runner is on this machine; it is HTTP otherwise."""
+    """Socket file of the results API if the runner is on this machine; otherwise HTTP is used."""
     api_port: int = 9090
     namespace: str = ""
-    """Namespace of this pod, if its service needs it."""
+    """Namespace of this pod, if its service needs to know it."""
     curve: CurveKeys | None = None
     run: RunValues = field(default_factory=RunValues)
     experiment: ExperimentContext | None = None
-    """What the trials of an experiment share in this process; None in a run without one."""
+    """Objects of this process that the trials share; None without an experiment."""
     epoch: int = field(default_factory=time_ns)
     boot_id: str = field(default_factory=boot_id)
 
@@ -135,7 +135,7 @@ class RunContext:
 
 
 def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
-    """Return the context that the environment describes. Raises EnvironmentProblem, ConfigError."""
+    """Return the context in the environment variables. Raises EnvironmentProblem, ConfigError."""
     try:
         return RunContext(
             run_id=environ["AIPERF_RUN_ID"],
@@ -181,7 +181,7 @@ def read_curve(environ: Mapping[str, str]) -> CurveKeys | None:
 
 
 def make_bus(context: RunContext) -> Bus:
-    """Return a bus that makes the sockets of this process."""
+    """Return a bus that creates the sockets of this process."""
     return Bus(context.addresses, curve=context.curve)
 
 

@@ -38,15 +38,15 @@ from aiperf_svc.services.base import BaseService, mono_ns
 from aiperf_svc.services.context import RunContext
 
 AHEAD = 16
-"""Number of blocks that are made before they are requested."""
+"""Number of blocks that are created before they are requested."""
 KEPT = 64
-"""Number of blocks of a streamed dataset that are kept, of 256 KiB each."""
+"""Number of cached blocks of a streamed dataset, of 256 KiB each."""
 
 Header = tuple[str, str, int]
 
 
 class HeldBlocks:
-    """All blocks of a dataset that is held in memory, as encoded messages."""
+    """All blocks of an in-memory dataset, as encoded messages."""
 
     def __init__(self, dataset: BuiltDataset, header: Header) -> None:
         blocks = dataset.blocks()
@@ -63,26 +63,26 @@ class HeldBlocks:
         return self._blocks[number]
 
     def close(self) -> None:
-        """Do nothing: there is nothing to stop."""
+        """Do nothing: nothing is running."""
 
 
 class StreamedBlocks:
-    """The blocks of a streamed dataset. They are made on request in a thread, and some ahead, since
-    workers request one block after the other."""
+    """The blocks of a streamed dataset. A thread creates them on request, and some in advance,
+    because workers request consecutive blocks."""
 
     def __init__(self, dataset: StreamedDataset | TreeDataset, header: Header) -> None:
         self._dataset = dataset
         self._header = header
-        # One thread: each block depends on the one before.
+        # One thread, because each block depends on the previous one.
         self._thread = ThreadPoolExecutor(1, "dataset")
         self._made: OrderedDict[int, Future[bytes]] = OrderedDict()
-        """The block used last is at the end."""
+        """Cached blocks; the most recently used one is last."""
 
     def __len__(self) -> int:
         return len(self._dataset.starts)
 
     async def get(self, number: int) -> bytes:
-        """Return a block. Raises DatasetError if it cannot be made."""
+        """Return a block. Raises DatasetError if it cannot be created."""
         for near in range(number, min(number + 1 + AHEAD, len(self))):
             if near not in self._made:
                 self._made[near] = self._thread.submit(self._make, near)
@@ -103,7 +103,7 @@ class StreamedBlocks:
 def blocks_of(
     dataset: BuiltDataset | StreamedDataset | TreeDataset, header: Header
 ) -> HeldBlocks | StreamedBlocks:
-    """Return the blocks of a dataset; `header` are the first fields of the messages."""
+    """Return the blocks of a dataset; `header` contains the first fields of the messages."""
     if isinstance(dataset, BuiltDataset):
         return HeldBlocks(dataset, header)
     return StreamedBlocks(dataset, header)
@@ -132,7 +132,7 @@ def _encoded(
 
 
 class DatasetManager(BaseService):
-    """Serves requests for blocks as soon as the dataset is built."""
+    """Serves blocks on request as soon as the dataset is built."""
 
     service = Service.DATASET_MANAGER
 
@@ -207,12 +207,12 @@ class DatasetManager(BaseService):
             case ForcedLengthAsked():
                 await self._socket.send(encode(self._decide_forced_length(message)))
             case _:
-                # A REP socket must reply; an empty block means that there is none.
+                # A REP socket must reply; an empty block means that the block does not exist.
                 self.log.warning("no response for %s", message)
                 await self._socket.send(b"")
 
     async def _block(self, number: int) -> bytes:
-        """Return a block; empty if it cannot be made, which ends the run."""
+        """Return a block; empty if it cannot be created, which ends the run."""
         assert self._blocks is not None
         try:
             return await self._blocks.get(number)
@@ -220,15 +220,15 @@ class DatasetManager(BaseService):
             self.fail(str(error), error.exit_code)
             return b""
 
-    def _decide_forced_length(self, asked: ForcedLengthAsked) -> ForcedLengthDecided:
+    def _decide_forced_length(self, request: ForcedLengthAsked) -> ForcedLengthDecided:
         forced = self._forced_length
-        if asked.finding:
-            forced.handle_finding(Finding(asked.finding), asked.said)
+        if request.finding:
+            forced.handle_finding(Finding(request.finding), request.said)
             assert forced.finding is not None
             assert self.dataset is not None
             before = self.dataset.forced_output_length
-            requests = asked.requests + (before.requests if before else 0)
+            requests = request.requests + (before.requests if before else 0)
             found = ForcedLengthReport(forced.finding, forced.said, requests)
             self.dataset = msgspec.structs.replace(self.dataset, forced_output_length=found)
             self.beat()
-        return ForcedLengthDecided(*self.header, decision=forced.decide(asked.sender, mono_ns()))
+        return ForcedLengthDecided(*self.header, decision=forced.decide(request.sender, mono_ns()))

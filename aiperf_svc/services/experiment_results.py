@@ -1,8 +1,9 @@
-"""The results of all trials of an experiment, and the API that serves them. It stays from trial to
-trial.
+"""Collects the results of all trials of an experiment, and serves them through the API. It outlives
+the trials.
 
 To a client an experiment is one long run: the states of its trials follow each other, and only the
-last one is final. The results are those of the experiment; each trial has its own below `trials/`.
+last one is final. The results are those of the experiment; each trial has its own results below
+`trials/`.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ import msgspec
 
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.provider import TrialResults
-from aiperf_svc.adapters.results_api.run_api import Told
+from aiperf_svc.adapters.results_api.run_api import RunnerMessage
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, ShownTrial, Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
@@ -59,9 +60,9 @@ class ExperimentResults:
         self._results: TrialResults | None = None
         self._published: TrialPublished | None = None
         self._results_of: TrialPublished | None = None
-        """The trial that `_results` belongs to. Another one may have been published since."""
+        """The trial of `_results`. Another one may have been published since."""
         self._numbers_before = 0
-        """Highest number of a status of earlier trials."""
+        """Highest status number in earlier trials."""
         self._changed = asyncio.Event()
         self._ended = EndedTrials()
         self._searched: dict[int, SearchedTrial] = {}
@@ -73,7 +74,7 @@ class ExperimentResults:
         self._artifact_error = ""
         self._started_mono_s = monotonic()
         self._begun_mono_s = self._ended_mono_s = 0.0
-        """When the first trial here has begun, and when the latest one has ended."""
+        """Times at which the first trial here started, and the latest one ended."""
         self._planned = _numbers(context)
         self._cancel_reason = ""
         for each in finished_trials(context):
@@ -95,7 +96,7 @@ class ExperimentResults:
     # --- from the trials -------------------------------------------------------------------------
 
     async def set_trial(self, published: TrialPublished) -> None:
-        """Set the trial that begins, or handle the end of the experiment."""
+        """Set the trial that starts, or handle the end of the experiment."""
         if published.is_over:
             await self._write(self._write_all)
         if self._published is None:
@@ -104,7 +105,7 @@ class ExperimentResults:
         self._note_change()
 
     async def set_results(self, results: TrialResults) -> None:
-        """Set the records manager of the current trial, and begin to serve. Raises
+        """Set the records manager of the current trial, and start to serve. Raises
         EnvironmentProblem."""
         self._numbers_before = self.status().number if self._results is not None else 0
         self._results, self._results_of = results, self._published
@@ -116,13 +117,14 @@ class ExperimentResults:
 
     async def add(self, state: RunState, reason: str, results: RunResult | None) -> Finding | None:
         """Record the end of the current trial, and write the results so far. Returns the finding
-        that the choice of the next trial depends on."""
+        for the choice of the next trial."""
         published, current = self._published, self._results
         assert published is not None
         assert current is not None
         self._ended_mono_s = monotonic()
         trial = trial_of(published)
-        # The status of a trial is replaced by that of the next one. A failed one has its reason.
+        # The next trial replaces the status, so keep the problem of this one. A failed trial has a
+        # reason.
         if (error := current.status().artifact_error) and state is RunState.DONE:
             self._artifact_error = f"trial {trial.number}: {error}"
         own = folder_of(trial, published.attempt) if published.attempt > 1 else ""
@@ -137,12 +139,12 @@ class ExperimentResults:
         return row, finding_of(row, result)
 
     def _search_report(self) -> SearchReport | None:
-        """Return the state of the search for a limit; None without one."""
+        """Return the state of a search; None if the experiment has none."""
         if self.search is None:
             return None
         machine = search_machine(self._context.inference)
         for row in self._ended.rows:
-            # A cancelled trial does not judge its load, and is repeated when the experiment is
+            # A cancelled trial does not judge its load, and is run again when the experiment is
             # resumed.
             if row.outcome.state != RunState.CANCELLED:
                 machine.add(row.outcome.trial.parameters, self._searched[row.number])
@@ -165,7 +167,7 @@ class ExperimentResults:
         folder = self._folder_of_experiment()
         folder.write(self._context.run_id, self._search_report())
         if not self._context.run.upload_into:
-            # Trials are uploaded already, except those that ended before this process was started.
+            # Trials are already uploaded, except those that ended before this process started.
             self._uploaded_to = folder.upload()
 
     def _folder_of_experiment(self) -> "ExperimentFolder":
@@ -186,7 +188,7 @@ class ExperimentResults:
     # --- for the API -----------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Return the status of the current trial, as a part of the experiment's."""
+        """Return the status of the current trial as part of the experiment's status."""
         published, results = self._published, self._results
         assert results is not None
         status = results.status()
@@ -197,7 +199,7 @@ class ExperimentResults:
         elif published is not self._results_of:
             state, reason = RunState.PENDING.value, ""
         elif RunState(status.state).is_final:
-            # The next trial is not decided yet.
+            # The next trial has not been chosen yet.
             state = RunState.PROCESSING.value
         return msgspec.structs.replace(
             status,
@@ -249,16 +251,16 @@ class ExperimentResults:
         if self._results is not None:
             self._results.cancel(reason)
 
-    def tell(self, told: Told) -> None:
+    def handle_message(self, message: RunnerMessage) -> None:
         if self._results is not None:
-            self._results.tell(told)
+            self._results.handle_message(message)
 
     def collected(self) -> None:
         self.finished.set()
 
     def results(self) -> ExperimentResult | None:
-        """Return the results of the experiment once a trial has ended. They need no
-        experiment.json, which a full disk may prevent."""
+        """Return the results of the experiment after its first trial. They do not depend on
+        experiment.json, because a full disk may prevent its creation."""
         if not self._ended.by_number:
             return None
         from aiperf_svc.adapters.exports.experiment_export import experiment_result
@@ -271,8 +273,7 @@ class ExperimentResults:
 
 
 def _upload_name(context: RunContext) -> str:
-    """Return the folder in the bucket for the experiment. In a pod the artifact folder has a fixed
-    name."""
+    """Return the bucket folder of the experiment; a pod's artifact folder has a fixed name."""
     run, experiment = context.run, context.config.experiment
     if context.results_socket is not None and experiment is not None:
         return run.upload_into or uploads.folder_of_experiment(context.artifacts, experiment)
@@ -280,7 +281,7 @@ def _upload_name(context: RunContext) -> str:
 
 
 def finished_trials(context: RunContext) -> list[TrialOutcome]:
-    """Return the trials that had ended before this process was started, in the order of running."""
+    """Return the trials that ended before this process started, in the order of execution."""
     if not context.run.is_resumed:
         return []
     from aiperf_svc.adapters.storage.experiment_artifacts import read_finished

@@ -1,20 +1,20 @@
 """Starts the services of a local run as forks of one process that has imported all of them.
 
-Importing is nearly all that a service does before it registers. Here it is done once, while the
-runner still reads the config:
+Imports are nearly all the work of a service before it registers. This process imports once for all
+services, while the runner still reads the config:
 
-    runner                        this process             its forks
-    starts this process           imports
-    sends one Order for each      forks, replies, ends     wait
-    reaps it, adopts its forks                             wait
-    sends a byte for each                                  begin
+  runner                        this process             its forks
+  starts this process           imports
+  sends one Order for each      forks, replies, ends     wait
+  reaps it, adopts its forks                             wait
+  sends a byte for each                                  start
 
-The runner is made the parent of the forks by the kernel (`adopt_orphans`), so nothing of this is
-left when the run begins: a service is a child of the runner with its own session, environment and
-command line, as if it had been executed.
+The kernel makes the runner the parent of the forks (`adopt_orphans`), so this process is gone when
+the run starts: a service is a child of the runner with its own session, environment and command
+line, as if it had been executed.
 
-A fork copies the forking thread only, so a lock that another one holds stays locked in the copy.
-No import may have started a thread.
+A fork copies only the forking thread, so a lock that another thread holds would stay locked in the
+copy. Therefore no import may have started a thread.
 """
 
 import gc
@@ -28,7 +28,7 @@ from aiperf_svc.adapters.host.child_processes import set_command_line
 from aiperf_svc.domain.exit_codes import ExitCode
 
 LENGTH_BYTES = 8
-"""Length of the prefix that gives the size of the orders in bytes, little-endian."""
+"""Length of the size prefix of the orders, little-endian."""
 _REPLIED = 0
 
 
@@ -46,14 +46,14 @@ class Order(NamedTuple):
 def become_ordered(fd: int) -> list[str]:
     """Import all services, then fork as ordered over the socket `fd`.
 
-    Returns in each fork, when the runner has adopted it: the names of the services to run. This
-    process itself ends here.
+    In each fork that the runner has adopted, returns the names of the services to run. The original
+    process ends here.
     """
     _import_services()
     sock = socket.socket(fileno=fd)
     orders = _receive(sock)
     pids: list[int] = []
-    # Without it the first collection in each fork would copy every page.
+    # Without a freeze, the first collection in each fork would copy every page.
     gc.freeze()
     for order in orders if _is_single_threaded() else ():
         pid = os.fork()
@@ -61,12 +61,12 @@ def become_ordered(fd: int) -> list[str]:
             return _become_service(order, sock)
         pids.append(pid)
     sock.sendall(json.dumps(pids).encode())
-    # The runner waits for this end, so there is no cleanup.
+    # The runner waits for this process to end, so skip the cleanup.
     os._exit(_REPLIED)
 
 
 def _import_services() -> None:
-    # Not at the top: the runner imports this module.
+    # Not at the top, because the runner imports this module.
     from aiperf_svc.adapters.host.machine import raise_fd_limit
     from aiperf_svc.protocol.services import Service
     from aiperf_svc.services.host import service_class
@@ -74,12 +74,12 @@ def _import_services() -> None:
 
     for service in Service:
         service_class(service)
-    # The runner plans with the limit that its own call of this returned.
+    # The runner plans with the limit that its own call returned.
     raise_fd_limit()
 
 
 def _receive(sock: socket.socket) -> list[Order]:
-    """Return the orders. Ends this process if the runner has ended or sends none."""
+    """Return the orders. Ends this process if the runner has ended or sends no orders."""
     with sock.makefile("rb") as stream:
         head = stream.read(LENGTH_BYTES)
         if not head:
@@ -110,8 +110,8 @@ def _become_service(order: Order, sock: socket.socket) -> list[str]:
 
 
 def _is_adopted(sock: socket.socket) -> bool:
-    """Wait for the runner. Returns False if it ended instead of continuing with the run."""
+    """Wait for the runner. Returns False if the runner has ended."""
     try:
         return bool(sock.recv(1))
     except ConnectionResetError:
-        return False  # It ended without reading the reply.
+        return False  # it ended without reading the reply

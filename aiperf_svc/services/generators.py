@@ -1,7 +1,7 @@
-"""Chooses the load generator of a load, and has the two for special closed loops: with a limit on
-requests that wait for their first token, and with queries of several requests.
+"""Chooses the load generator of a load, and contains two generators for special loads: a limit on
+requests that wait for their first token, and queries of several requests.
 
-Only workers of such a load have these classes, so all others pay nothing for them.
+Only workers of such a load use these classes, so all other workers pay nothing for them.
 """
 
 from collections import deque
@@ -31,10 +31,11 @@ _CAPPED, _LAST_TURN = int(Flag.CAPPED), int(Flag.LAST_TURN)
 
 
 class PrefillGenerator(LoadGenerator):
-    """A closed or an open loop whose requests hold a slot until their first token.
+    """A closed or open loop whose requests hold a slot until their first token.
 
-    Later turns of conversations get a free slot first, then what was due first. A request that
-    waited for a slot is flagged as capped, as one that waited for the cap of an open loop.
+    Later turns of conversations get a free slot first, then requests in the order of their due
+    times. A request that waited for a slot is flagged as capped, like a request that waited for the
+    cap of an open loop.
     """
 
     def __init__(self, *, first_tokens: FirstTokens, **arguments: Any) -> None:
@@ -50,9 +51,9 @@ class PrefillGenerator(LoadGenerator):
         super()._reset(phase)
         self._slots = PrefillSlots(None)
         self._turns_waiting: deque[tuple[Session, int]] = deque()
-        """Later turns, with their due times, that wait for a slot."""
+        """Later turns that wait for a slot, with their due times."""
         self._users_waiting = 0
-        """Number of the first users in the queue that wait for a slot."""
+        """Number of users at the head of the queue that wait for a slot."""
         self._cap = self._limit
 
     def open_phase(self, message: PhaseOpened, offset_ns: int) -> None:
@@ -70,7 +71,7 @@ class PrefillGenerator(LoadGenerator):
         self._cap = self._limit
 
     def connect_ahead(self, now: int) -> None:
-        """Connect for the users that begin soon, and use the slots that have opened over a ramp."""
+        """Open connections for users that start soon, and use the slots of a ramp."""
         super().connect_ahead(now)
         if self._slots.is_ramping:
             self._run_due(now)
@@ -87,7 +88,7 @@ class PrefillGenerator(LoadGenerator):
         ):
             return
         if request.flags & _LAST_TURN:
-            # Its bytes are not needed, so the rest is read by the fast path.
+            # Its bytes are not needed, so the fast path reads the rest.
             request.kept = None
         self._slots.give_back(request)
         self._run_due(time_ns())
@@ -143,7 +144,7 @@ class PrefillGenerator(LoadGenerator):
             self._fit_limit()
 
     def _fit_limit(self) -> None:
-        """Set the cap of an open loop to what the free slots allow now."""
+        """Set the cap of an open loop to the number of requests that the free slots allow now."""
         free = self._slots.free
         if free is not None:
             self._limit = min(self._cap, self._active + free)
@@ -163,8 +164,8 @@ class PrefillGenerator(LoadGenerator):
             super()._send_turn(session, due)
 
     def _revoke_remaining(self) -> None:
-        """Revoke what is left. Conversations whose next turn waits for a slot end here, cut by the
-        stop."""
+        """Revoke the remaining credits. Conversations whose next turn waits for a slot end here,
+        cut by the stop."""
         sessions = len(self._turns_waiting)
         self._turns_waiting.clear()
         self._users_waiting = 0
@@ -174,11 +175,11 @@ class PrefillGenerator(LoadGenerator):
 
 
 class QueryGenerator(LoadGenerator):
-    """A closed loop whose users all begin at once. Query `q` has `n` credits from `q * n` on, with
-    `n` users. Its requests are due when the last response of the query before has ended."""
+    """A closed loop whose users all start at once. Query `q` has `n` credits from `q * n` on, with
+    `n` users. Its requests are due when the last response of the previous query has ended."""
 
     def on_end(self, request: Request, outcome: int) -> None:
-        """Handle the end of a request, and begin the next query if it was the last one."""
+        """Handle the end of a request; after the last of a query, start the next query."""
         self._end_into_queue(request, outcome)
 
     def _run_closed_loop(self, now: int) -> None:

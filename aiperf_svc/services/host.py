@@ -30,11 +30,11 @@ from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.workload import WorkerPriority
 
 STOP_S = 4.0
-"""Longest time for an orderly end after SIGTERM. It is shorter than the time after which the
-launcher kills, so that the log shows which service was stuck, and where."""
+"""Timeout of a regular shutdown after SIGTERM. It is shorter than the launcher's kill timeout, so
+the log shows which service was stuck, and where."""
 
 ADAPT_S = 0.05
-"""Time between two checks of the CPU use of a worker in closed loop."""
+"""Interval between checks of a closed-loop worker's CPU use."""
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 def run_services(names: Sequence[Service]) -> int:
     """Run the services until the run has ended, or in a pod until SIGTERM. Returns an exit code."""
     die_with_parent()
-    # A worker's pauses must be short, and the first collection of everything new would be long.
+    # A worker's pauses must be short, and the first collection of all new objects would be long.
     resume_collector()
     try:
         context = read_context()
@@ -56,12 +56,12 @@ def run_services(names: Sequence[Service]) -> int:
 
 
 def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
-    """Set the priority of this process: workers must send and read on time, and record processors
-    handle what is already measured.
+    """Set the priority of this process: workers must send and read on time, while record processors
+    handle data that is already measured.
 
-    In open loop a worker has to keep a schedule, so it goes before all others if that leaves them a
-    core. In closed loop it does so while it uses little CPU (`_stay_prompt`). If there are more
-    workers than cores, a processor with a lower priority would hardly run at all.
+    In open loop a worker has to keep a schedule, so it takes precedence over all other processes if
+    that leaves them a core. In closed loop it does so while it uses little CPU (`_stay_prompt`). If
+    there are more workers than cores, a processor with a lower priority would hardly run at all.
     """
     workers, cores = context.topology.workers, usable_cores()
     priority = workload_of(context.config).worker_priority(context.config)
@@ -74,7 +74,7 @@ def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
 
 
 async def _stay_prompt() -> None:
-    """Adapt the priority of a worker in closed loop to the CPU that it uses."""
+    """Adjust the priority of a closed-loop worker to its CPU use."""
     prompt = PromptWhileIdle(cpu_ns=time.thread_time_ns(), now_mono_ns=time.monotonic_ns())
     while True:
         await asyncio.sleep(ADAPT_S)
@@ -100,7 +100,7 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
             loop.call_soon_threadsafe(stopping.set)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Not a handler of the loop, which a stuck service would never run.
+        # Not a handler of the event loop, because a stuck service would keep it from running.
         signal.signal(number, stop)
     stop_requested = asyncio.create_task(stopping.wait(), name="stop requested")
     try:
@@ -119,7 +119,7 @@ async def _run_trial(
     until: Iterable[asyncio.Task[Any]],
     linger_ms: int = LINGER_MS,
 ) -> None:
-    """Run the services of one run until they have nothing more to do, or one of the tasks ends."""
+    """Run the services of one run until they have nothing left to do, or one of the tasks ends."""
     bus = make_bus(context)
     await bus.start()
     is_on_ranks = workload_of(context.config).runs_on_ranks
@@ -139,7 +139,7 @@ async def _run_trial(
             await service.close()
         await bus.close(linger_ms=linger_ms)
     for result in results:
-        # A panic of a library in Rust is not an Exception.
+        # A Rust panic in a library is not an Exception.
         if isinstance(result, BaseExceptionGroup):
             raise result.exceptions[0]
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
@@ -149,7 +149,7 @@ async def _run_trial(
 async def _run_trials(
     context: RunContext, names: Sequence[Service], stop_requested: asyncio.Task[Any]
 ) -> None:
-    """Run the services of one trial after the other, until the experiment is over."""
+    """Run the services of one trial after the other until the experiment is over."""
     from aiperf_svc.services.trials import context_of, following_trials
 
     async with following_trials(context, names) as trials:
@@ -162,8 +162,8 @@ async def _run_trials(
             else:
                 _share_cores(own := context_of(context, trials.shared, trial), names)
                 set_up_logs(own.run_id, names, instance=own.instance)
-                # Unsent messages are not needed: the controller knew that all services had finished
-                # before it began the next trial.
+                # Unsent messages are not needed: the controller starts the next trial only after
+                # all services have finished.
                 await _run_trial(own, names, until=ends, linger_ms=0)
             for task in trials.tasks:
                 if task.done():
@@ -186,7 +186,7 @@ async def _run_trials(
 
 
 def _end_within(seconds: float) -> None:
-    """End this process by force if it still runs after so many seconds."""
+    """Kill this process if it still runs after `seconds`."""
 
     def end() -> None:
         log.error("still busy %g s after the request to stop: the process is ended", seconds)
@@ -214,7 +214,7 @@ _RANK_SERVICES = {
 
 
 def service_class(name: Service, *, is_on_ranks: bool = False) -> type[BaseService]:
-    """Return the class of a service. It is imported only where it runs, so a worker stays small."""
+    """Return the class of a service, imported only where it runs to keep workers small."""
     module, class_name = name.value.replace("-", "_"), name.value.title().replace("-", "")
     if is_on_ranks:
         module, class_name = _RANK_SERVICES.get(name, (module, class_name))

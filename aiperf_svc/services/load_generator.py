@@ -1,14 +1,14 @@
-"""Decides what a worker sends, and when: users, due times and conversations over the inference
+"""Decides what a worker sends, and when: users, due times and conversations on top of the inference
 client.
 
-Closed loop: each user (slot) sends its next request when the response to its last one has ended;
-the request is due at the kernel's stamp of that end, so whatever we lose on the way shows as
-schedule lag. Open loop: each credit carries its due time and a kernel timer fires it. A credit is a
-conversation; it keeps its user through the pauses between its turns.
+Closed loop: each user (slot) sends its next request when the response to its last one has ended.
+The request is due at the kernel's timestamp of that end, so any delay in this process appears as
+schedule lag. Open loop: each credit has a due time, and a kernel timer fires at that time. A credit
+is a conversation; it keeps its user during the pauses between its turns.
 
-The flow: `grant` and the ends of requests put work in, `_run_due` sends what is due, and `_arm`
-sets the one timer for what is due next. An error never sends from within its own handling (it goes
-through the queue), so a target that fails at once cannot make this recurse.
+`grant` and the ends of requests add work, `_run_due` sends what is due, and `_arm` sets the single
+timer to the next due time. The handler of an error never sends directly (requests go through the
+queue), so a target that fails at once cannot cause a recursion.
 """
 
 import heapq
@@ -40,12 +40,12 @@ from aiperf_svc.services.abandonments import Abandonments
 from aiperf_svc.services.sessions import Session
 
 CONNECT_BACKOFF_NS: Final = 10_000_000
-"""Pause of a user whose connection failed: a target that is away is asked a hundred times a second
-by each user, not ten thousand times."""
+"""Pause of a user whose connection failed: each user contacts an unreachable target a hundred times
+per second instead of ten thousand times."""
 NEVER: Final = 2**62
 
 Added = tuple[list[bytes], Sequence[Defect]]
-"""What a turn and its response add to a history, and what is wrong with it."""
+"""The additions of a turn and its response to a history, and their defects."""
 ToHistory = Callable[[Turn, Sequence[Turn], Request], list[Added]]
 
 _COMPLETED = int(Outcome.COMPLETED)
@@ -54,7 +54,7 @@ _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Fl
 
 
 class LoadGenerator:
-    """Runs one phase at a time. All times of its interface are of this worker's wall clock."""
+    """Runs one phase at a time. All times in its interface are this worker's wall clock."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class LoadGenerator:
         markers: RunMarkers | None = None,
         issuing_header: str | None = None,
     ) -> None:
-        """`to_history(turn, following_turns, request)` returns, for each turn that may follow, what
-        a turn and its response add to a history, with the results of tools that the following turn
-        has, and what is wrong with it;
-        `on_starved` is called when users wait because the credits have run out; `abandonment` says
-        which clients leave before their response has ended. With a `turn_gap_ns` the turns of a
-        conversation are that far apart. `markers` are put into the requests. The
-        `issuing_header` of a response goes back with the later requests of its conversation."""
+        """`to_history(turn, following_turns, request)` returns, for each turn that may follow, the
+        additions of a turn and its response to a history, including the following turn's tool
+        results, and their defects. `on_starved` is called when users wait because the credits have
+        run out. `abandonment` describes the clients that leave before their response has ended.
+        `turn_gap_ns` sets the interval between the turns of a conversation. `markers` are put into
+        the requests. The `issuing_header` of a response is returned in the later requests of its
+        conversation."""
         self._run_id = run_id
         self._entries = entries
         self._base_flags = _STREAMED if is_streaming else 0
@@ -94,7 +94,7 @@ class LoadGenerator:
         self._is_open = False
 
     def attach(self, client: InferenceClient | SeveralTargets) -> None:
-        """Set the client whose ends and timer are handled here."""
+        """Set the client whose request ends and timer are handled here."""
         self.client = client
         self._send: Callable[[Request], object] = client.send
         self._abandonments: Abandonments | None = None
@@ -110,7 +110,7 @@ class LoadGenerator:
         self._first_id_prefix = turn_prefix(self._id_prefix, 0)
         self._is_open_loop = False
         self._held = held = CreditQueue(is_held=self._is_held_back)
-        """Credits that the worker holds."""
+        """Number of credits that the worker holds."""
         # The queue's own deques, which saves an attribute access per credit.
         self._credits, self._due = held.next, held.next_due
         self._turns: dict[int, int] = {}
@@ -118,9 +118,9 @@ class LoadGenerator:
         self._whole: list[Entry] | None = None
         """All entries of the phase, once they have arrived."""
         self._users: deque[int] = deque()
-        """Users that wait for a credit: the time from which each has been free."""
+        """Users that wait for a credit: the time since which each is free."""
         self._openings: deque[int] = deque()
-        """Times at which further users begin."""
+        """Times at which more users start."""
         self._ahead = ConnectionsAhead()
         self._later: list[tuple[int, int, Session | None]] = []
         """Heap of (due, order, session for its next turn | None for a user to be freed)."""
@@ -128,7 +128,7 @@ class LoadGenerator:
         """Requests that wait for the cap in open loop: (index, due)."""
         self._limit = NEVER
         self._active = 0
-        """Number of credits begun and not ended."""
+        """Number of started credits that have not ended."""
         self._stop = self._cancel = NEVER
         self._is_stopped = False
         self._is_paused = self._is_held_back
@@ -144,8 +144,7 @@ class LoadGenerator:
     # --- from the timing manager -----------------------------------------------------------------
 
     def open_phase(self, message: PhaseOpened, offset_ns: int) -> None:
-        """Prepare a phase; `offset_ns` is what must be added to local times to get the
-        manager's."""
+        """Prepare a phase; local times plus `offset_ns` are the manager's times."""
         self._reset(message.phase)
         self._is_open = True
         self._whole = self._entries.whole(self.phase)
@@ -181,7 +180,7 @@ class LoadGenerator:
         self._arm()
 
     def connect_ahead(self, now: int) -> None:
-        """Connect for the users that begin soon. Called again during a ramp."""
+        """Open connections for the users that start soon. Called again during a ramp."""
         wanted = self._ahead.wanted(now)
         if wanted is not None and not self.client.preconnect(min(wanted, self._connection_limit)):
             self._ahead.stop()
@@ -205,8 +204,8 @@ class LoadGenerator:
             self._run_due(time_ns())
 
     def hold_back(self) -> None:
-        """Send nothing until `resume`. Requests that become due meanwhile are late, which their
-        schedule lag shows."""
+        """Send nothing until `resume`. Requests that become due in the meantime are late, which
+        appears in their schedule lag."""
         self._is_held_back = self._is_paused = True
         self._held.hold()
         self._arm()
@@ -260,14 +259,13 @@ class LoadGenerator:
     # --- from the client -------------------------------------------------------------------------
 
     def on_timer(self, now: int) -> None:
-        """Send what is due, after clients have left whose time has come."""
+        """Send what is due, after abandoning the requests that are due to be abandoned."""
         if self._abandonments is not None:
             self._abandonments.run(now)
         self._run_due(now)
 
     def on_end(self, request: Request, outcome: int) -> None:
-        """Handle the end of a request: continue its conversation, or end its credit and free its
-        user."""
+        """Continue the conversation of an ended request, or end its credit and free its user."""
         if outcome == _COMPLETED:
             session: Session | None = request.session
             if session is not None and session.turn + 1 < session.turns:
@@ -311,7 +309,7 @@ class LoadGenerator:
             self._run_due(end)
 
     def _end_into_queue(self, request: Request, outcome: int) -> None:
-        """End a credit, and send what is due then; its user goes through the queue in any case."""
+        """End a credit and send what is due. Its user always goes through the queue."""
         self._active -= 1
         pause = 0
         if outcome == _COMPLETED:
@@ -333,16 +331,16 @@ class LoadGenerator:
     # --- sending ---------------------------------------------------------------------------------
 
     def _find(self, index: int) -> Entry | None:
-        """Return the entry that a credit sends; None while the dataset manager has not sent it."""
+        """Return the entry that a credit sends; None until the dataset manager has sent it."""
         whole = self._whole
         return whole[index % len(whole)] if whole else self._entries.find(self.phase, index)
 
     def _run_due(self, now: int) -> None:
-        """Send everything that is due by `now`, and arm the timer for what is due next."""
+        """Send everything that is due at `now`, and set the timer to the next due time."""
         if not self._is_open:
             return
         if now >= self._stop and (not self._is_stopped or self._held):
-            # A grant may have been on its way when the phase stopped.
+            # A grant may have been in transit when the phase stopped.
             self._revoke_remaining()
         if now >= self._cancel:
             self._cancel = NEVER
@@ -391,7 +389,7 @@ class LoadGenerator:
             self._begin(entry, credits.popleft(), due.popleft(), 0)
             now = time_ns()
             if now >= stop:
-                return  # The timer, which is due, counts the rest as unsent.
+                return  # the timer, which is due, counts the rest as unsent
 
     def _begin(self, entry: Entry, index: int, due: int, flags: int) -> None:
         self._active += 1
@@ -429,7 +427,7 @@ class LoadGenerator:
             self._end_into_queue(request, int(Outcome.ERRORED))
             return
         if self._is_stopped:
-            # The conversation ends here, as those that are between two turns at the stop do.
+            # The conversation ends here, like those between two turns at the stop.
             self._active -= 1
             self.cancelled += 1
             return
@@ -439,7 +437,7 @@ class LoadGenerator:
         session.history += added
         self.count_defects(defects)
         session.turn += 1
-        session.flags &= ~_CAPPED  # it was the turn before that waited
+        session.flags &= ~_CAPPED  # the previous turn waited
         if self._turn_gap_ns:
             due = session.next_by_clock(end + following.delay_ns, self._turn_gap_ns)
         else:
@@ -455,15 +453,14 @@ class LoadGenerator:
         return issued_header(head, self._issuing_header)
 
     def count_defects(self, defects: Sequence[Defect]) -> None:
-        """Count what is wrong with a response that goes into a history."""
+        """Count the defects of a response that is added to a history."""
         for defect in defects:
             self._history_defects[defect] += 1
 
     # --- stopping --------------------------------------------------------------------------------
 
     def _revoke_remaining(self) -> None:
-        """Stop: count turns that were due and not written as unsent, and revoke those not yet
-        due."""
+        """Stop: count due turns that were not written as unsent, and revoke later turns."""
         self._is_stopped = self._is_paused = True
         self._openings.clear()
         self._ahead.stop()
@@ -478,7 +475,7 @@ class LoadGenerator:
         self._cut_sessions()
 
     def _take_back(self, unwritten: Sequence[Request]) -> int:
-        """End the credits of requests that were not written. Returns how many were due."""
+        """End the credits of requests that were not written. Returns how many of them were due."""
         self._active -= len(unwritten)
         if self._is_open_loop:
             self.connecting += len(unwritten)
@@ -490,7 +487,7 @@ class LoadGenerator:
         return 0
 
     def _cut_sessions(self) -> None:
-        """End the conversations between two turns, cut by the stop."""
+        """End the conversations that are between two turns, as cut by the stop."""
         sessions = sum(session is not None for _, _, session in self._later)
         self._later.clear()
         self._active -= sessions
@@ -508,7 +505,8 @@ class LoadGenerator:
                 wake = self._later[0][0]
             if self._openings and self._openings[0] < wake:
                 wake = self._openings[0]
-            # At the limit too: what gets due then waits for the cap, and is counted so.
+            # Also at the limit: requests that become due then wait for the cap, and are counted as
+            # capped.
             if self._due and (self._active >= self._limit or self._find(self._credits[0])):
                 wake = min(wake, self._due[0])
         elif not self._is_stopped:
@@ -523,7 +521,7 @@ class LoadGenerator:
 
 
 def _marking(send: Callable[[Request], object], markers: RunMarkers) -> Callable[[Request], object]:
-    """Return `send` for requests of which each gets its marker before."""
+    """Return a `send` that puts a request's marker into it first."""
 
     def send_marked(request: Request) -> object:
         request.payload = markers.marked(

@@ -1,4 +1,4 @@
-"""The record processor parses the responses that the workers read, and sends on their metrics."""
+"""The record processor parses the responses that the workers read, and forwards their metrics."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -23,12 +23,11 @@ from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.context import RunContext
 
 GATHERED_REQUESTS = 1_024
-"""Number of finished requests of a worker that are sent on together. Their rows take 200 KB."""
+"""Number of finished requests of a worker that are forwarded together. Their rows take 200 KB."""
 
 
 class RecordProcessor(BaseService):
-    """Receives the batches of its workers in order, and drops them once their records are sent
-    on."""
+    """Receives its workers' batches in order, and drops them after forwarding the records."""
 
     service = Service.RECORD_PROCESSOR
 
@@ -44,7 +43,7 @@ class RecordProcessor(BaseService):
         self._ranks: dict[tuple[str, int], int] = {}
         self._lines_left = context.inference.artifacts.jsonl_limit
         self._gathered: dict[tuple[str, int], FinishedRequests] = {}
-        """Finished requests that wait to be sent on with others, by worker and epoch."""
+        """Finished requests that wait to be forwarded with others, by worker and epoch."""
         self._knows_workers = asyncio.Event()
         self.work = {
             RunState.CONFIGURING: self._configure,
@@ -85,7 +84,8 @@ class RecordProcessor(BaseService):
             self.log.warning("ignored records of %s, which is not in the roster", message.sender)
             return
         if message.is_resent:
-            # The manager may have some of these, and accepts or refuses a message as a whole.
+            # The manager may already have some of these, and accepts or refuses a message as a
+            # whole.
             for part in self._assembler.process(
                 message, worker_rank=rank, wants_lines=self._lines_left > 0
             ):

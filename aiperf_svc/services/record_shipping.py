@@ -1,4 +1,4 @@
-"""Sends a worker's records to a record processor, and again to another one if that is lost."""
+"""Sends a worker's records to a record processor, and resends them to another one if it is lost."""
 
 import asyncio
 import logging
@@ -31,10 +31,10 @@ class RecordShipping:
         self._outbox = RecordOutbox()
         self._socket: zmq.asyncio.Socket | None = None
         self.processor = ""
-        """Name of the record processor; empty before there is one."""
+        """Name of the record processor; empty until there is one."""
         self.is_holding_back = False
         self.dropped = 0
-        """Number of requests whose records were lost with a processor and are no longer kept."""
+        """Number of requests whose records were lost with a processor and are no longer stored."""
         self._number = 0
         self._changed, self._connected, self._sent = (asyncio.Event() for _ in range(3))
 
@@ -59,7 +59,7 @@ class RecordShipping:
         self._outbox.confirm(highest)
 
     def send_to(self, processor: str, port: Port, *, address: str = "") -> None:
-        """Send to this record processor. After a change, unconfirmed records are sent again."""
+        """Send to this record processor. After a change, unconfirmed records are resent."""
         is_change = bool(self.processor)
         if self._socket is not None:
             self._socket.close(0)
@@ -85,8 +85,8 @@ class RecordShipping:
                 try:
                     await socket.send_multipart([self.processor.encode(), encode(batch)])
                 except asyncio.CancelledError:
-                    # A socket that closes cancels what waits to be sent: the batch is kept, and is
-                    # in the outbox again for the next processor.
+                    # A closing socket cancels a waiting send: the batch is kept, and is in the
+                    # outbox again for the next processor.
                     if not socket.closed or _is_cancelled():
                         raise
             self._sent.set()
@@ -98,13 +98,13 @@ class RecordShipping:
         await self._connected.wait()
 
     async def until_sent(self) -> None:
-        """Wait until no batch waits."""
+        """Wait until no batch is waiting."""
         while self._outbox:
             self._sent.clear()
             await self._sent.wait()
 
 
 def _is_cancelled() -> bool:
-    """Return whether the running task itself is cancelled."""
+    """Return whether the current task itself is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

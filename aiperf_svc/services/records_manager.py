@@ -21,7 +21,7 @@ from aiperf_svc.adapters.host.machine import host_facts
 from aiperf_svc.adapters.inference.lm_eval_process import check_lm_eval, measure_lm_eval
 from aiperf_svc.adapters.inference.quality_requests import check_gate, measure_quality
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, ask, decode, encode, receive_each
-from aiperf_svc.adapters.results_api.run_api import Events, Told
+from aiperf_svc.adapters.results_api.run_api import Events, RunnerMessage
 from aiperf_svc.adapters.storage import artifacts
 from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.column_store import ColumnStore
@@ -78,19 +78,18 @@ from aiperf_svc.services.telemetry_reader import TelemetryReader
 
 PROGRESS_S = 0.5
 INPUTS_SHARE = 4
-"""inputs.json may take at most this fraction (1/n) of the pod's storage, so that the results have
-room."""
+"""inputs.json may take at most 1/n of the pod's storage, to leave room for the results."""
 _ANY = 2**62
 MISSING_S = 15.0
-"""Missing records are declared lost after so many seconds of draining in which no record arrived
-and no record processor read a batch. A long response is many batches and one record."""
+"""Missing records are declared lost after this many seconds of draining in which no record arrived
+and no record processor read a batch. A long response consists of many batches and one record."""
 
 SCALING_NS = 10_000_000_000
 """Longest time to wait after the load for the runner's report on replicas."""
 EVENTS_S = 20.0
 """Longest time to wait after the load for the runner's reports on events."""
 SHAPE_S = 10.0
-"""Longest time for the shape of the dataset."""
+"""Longest time to wait for the shape of the dataset."""
 
 
 class RecordsManager(ResultsService[RunProgress]):
@@ -125,7 +124,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._batches_read: dict[str, int] = {}
         """Number of batches that each record processor has read."""
         self._scaling: ScalingReport | None = None
-        self._scaling_came = asyncio.Event()
+        self._scaling_arrived = asyncio.Event()
         self._events: tuple[EventReport, ...] = ()
         self._events_reported = asyncio.Event()
         self._telemetry = TelemetryReader(context.inference, namespace=context.namespace)
@@ -287,7 +286,7 @@ class RecordsManager(ResultsService[RunProgress]):
         return [m for m in members if m.service is Service.WORKER]
 
     def _missing(self) -> dict[str, int]:
-        """Return how many records of each live worker are missing; -1 if it has not reported."""
+        """Return the number of missing records of each live worker; -1 if it has not reported."""
         missing = {}
         for worker in self._workers():
             if worker.lost:
@@ -303,7 +302,7 @@ class RecordsManager(ResultsService[RunProgress]):
         return missing
 
     async def _process(self) -> None:
-        # After a failure, batches may still arrive: lines end with the columns.
+        # After a failure, batches may still arrive, so the lines end with the columns.
         self._takes_lines = False
         await self._telemetry.stop()
         self._sample_client(is_last=True)
@@ -320,7 +319,7 @@ class RecordsManager(ResultsService[RunProgress]):
                 with_telemetry, summary, self._telemetry.logs, self._client_series.log
             )
         except Exception as error:
-            # What other servers send must not cost the results of the load.
+            # Bad data from other servers must not cost the results of the load.
             self.log.exception("the results are without the metrics of servers and GPUs")
             problem = one_line(f"{type(error).__name__}: {error}")
             self.progress.artifact_error = (
@@ -328,7 +327,7 @@ class RecordsManager(ResultsService[RunProgress]):
             )
         result = self.result = result_of(summary)
         self.progress.verdict = summary.verdict.verdict.value
-        # Before the other files, which take precedence if the disk is too small for all.
+        # Before the other files, which are more important if the disk is too small for all.
         await asyncio.to_thread(self._jsonl.write)
         await self._copy_inputs()
         try:
@@ -337,11 +336,11 @@ class RecordsManager(ResultsService[RunProgress]):
             self.log.error("%s", error)
             self.progress.artifact_error = str(error)
 
-    def tell(self, told: Told) -> None:
-        match told:
+    def handle_message(self, message: RunnerMessage) -> None:
+        match message:
             case ScalingReport():
-                self._scaling = told
-                self._scaling_came.set()
+                self._scaling = message
+                self._scaling_arrived.set()
             case Events(start_wall_ns, reports):
                 profiling = self._phases.get(Phase.PROFILING)
                 if profiling is None or profiling.start_wall_ns != start_wall_ns:
@@ -350,30 +349,28 @@ class RecordsManager(ResultsService[RunProgress]):
                 if len(reports) == wanted and all(report.is_over for report in reports):
                     self._events_reported.set()
             case _:
-                super().tell(told)
+                super().handle_message(message)
 
     async def _await_scaling(self) -> None:
-        """Wait for a report that covers the load. The runner sends one each second, unless it is
-        gone."""
+        """Wait for a report that covers the load. A living runner sends one each second."""
         if self.context.inference.scaling is None or self.state is not RunState.PROCESSING:
             return
         now_wall_ns, deadline_mono_ns = wall_ns(), mono_ns() + SCALING_NS
         while self._scaling is None or self._scaling.until_wall_ns < now_wall_ns:
-            self._scaling_came.clear()
+            self._scaling_arrived.clear()
             left_s = (deadline_mono_ns - mono_ns()) / 1e9
-            if left_s <= 0 or not await is_set_within(self._scaling_came, left_s):
+            if left_s <= 0 or not await is_set_within(self._scaling_arrived, left_s):
                 self.log.warning("scaling: the runner has not reported the end of the load")
                 return
 
     async def _await_events(self) -> None:
-        """Wait for the last report on the events of the config. The runner sends it when the load
-        is over, unless it is gone."""
+        """Wait for the last report on the config's events. The runner sends it after the load
+        unless it has ended."""
         if self.context.inference.events and self.state is RunState.PROCESSING:
             await is_set_within(self._events_reported, EVENTS_S)
 
     async def _with_quality(self, run: FinishedRun) -> FinishedRun:
-        """Ask the questions of the quality gate, and write the answers. A run that failed or was
-        stopped has none."""
+        """Ask the gate's questions and write the answers, unless the run failed or was stopped."""
         if run.config.quality is None or run.failure or run.was_cancelled or run.early_end:
             return run
         try:
@@ -387,7 +384,7 @@ class RecordsManager(ResultsService[RunProgress]):
         return msgspec.structs.replace(run, quality=quality)
 
     async def _fetch_streams(self) -> None:
-        """Fetch which streams the requests of session trees belong to, for their ids."""
+        """Fetch the stream of each request in session trees, for the requests' ids."""
         is_tree = self.context.inference.dataset.kind in AGENT_TRACES
         if not is_tree or Phase.PROFILING not in self._phases:
             return
@@ -409,7 +406,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._renderer.streams = RequestStreams(*self._streams)
 
     async def _copy_inputs(self) -> None:
-        """Write the prompts beside the results if the dataset manager cannot reach that folder."""
+        """Write the prompts beside the results if the dataset manager cannot access that folder."""
         path = self.context.artifacts / "inputs.json"
         if not self.context.addresses.is_tcp or await asyncio.to_thread(path.exists):
             return
@@ -508,7 +505,7 @@ class RecordsManager(ResultsService[RunProgress]):
         )
 
     def _last_seq(self, worker: Member, phase: Phase) -> int:
-        """Return the number of a worker's last request of a phase; 0 if it had none."""
+        """Return the number of a worker's last request in a phase; 0 if it had none."""
         counts = self._counts.get(worker.id, ())
         return max((c.last_seq for c in counts if c.phase is phase), default=0)
 
@@ -517,7 +514,7 @@ class RecordsManager(ResultsService[RunProgress]):
         return self._ledger.missing(worker.id, last) + self._declared_lost(worker, last)
 
     def _declared_lost(self, worker: Member, last: int) -> int:
-        """Return how many of a worker's records processors have declared lost."""
+        """Return how many of a worker's records the processors have declared lost."""
         spans = self._lost_records.get(worker.id, ())
         return sum(min(end, last) - first + 1 for first, end in spans if first <= last)
 

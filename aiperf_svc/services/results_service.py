@@ -1,4 +1,4 @@
-"""The base of both records managers: it serves the HTTP API of a run until the run's end."""
+"""The base of both records managers: it serves the results API until the run ends."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.messaging.bus import UP, Bus
-from aiperf_svc.adapters.results_api.run_api import Start, Told
+from aiperf_svc.adapters.results_api.run_api import RunnerMessage, Start
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.core.experiments.machine import Finding
@@ -25,7 +25,7 @@ from aiperf_svc.services.serving import Serving, serve_results
 
 ProgressT = TypeVar("ProgressT", bound=BaseProgress)
 LOOK_S = 0.5
-"""Longest time between two looks for missing records."""
+"""Longest interval between checks for missing records."""
 
 
 class ResultsService(BaseService, ABC, Generic[ProgressT]):
@@ -48,14 +48,14 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
         self.result: RunResult | None = None
         self._api: Serving | None = None
         self._cancel_reason = ""
-        self._given_start_wall_ns = 0
+        self._assigned_start_wall_ns = 0
         self._finding: Finding | None = None
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
         self.experiment = context.experiment.results if context.experiment is not None else None
 
     async def run(self) -> None:
-        # First of all, so that the status is served even if the services never all register.
+        # Started first, so the status is served even if some services never register.
         if self.experiment is None:
             self._api = await serve_results(self, self.context)
         else:
@@ -64,19 +64,19 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
 
     @abstractmethod
     async def _drain(self) -> None:
-        """Wait until all records have arrived, or are lost."""
+        """Wait until all records have arrived or are lost."""
 
     @abstractmethod
     async def _process(self) -> None:
-        """Make the results and their files."""
+        """Compute the results and write their files."""
 
     @property
     @abstractmethod
     def _has_records(self) -> bool:
-        """Whether anything was measured."""
+        """Return whether anything was measured."""
 
     async def _end(self) -> None:
-        """Make the results of a failed run from what has arrived, and mark them as final."""
+        """Compute the results of a failed run from the data so far, and mark them as final."""
         if self.result is None and self.state is RunState.FAILED and self._has_records:
             try:
                 await self._process()
@@ -89,12 +89,13 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
 
     @property
     def _silent_s(self) -> float:
-        """Time since something arrived."""
+        """Seconds since the last arrival."""
         return (mono_ns() - self._last_arrival_mono_ns) / 1e9
 
     async def _wait_for_arrival(self, *, then_s: float = 0.0) -> None:
-        """Wait until something arrives, at most until the next look, and then for `then_s`. Nothing
-        can arrive while this process or the machine stands still, so that time is not silence."""
+        """Wait until something arrives, at most until the next check, and then for `then_s`. Time
+        in which this process or the machine was suspended does not count as silence, because
+        nothing could arrive."""
         looked_mono_ns = mono_ns()
         self._arrived.clear()
         await is_set_within(self._arrived, LOOK_S)
@@ -113,7 +114,7 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
             self._finding = await self.experiment.add(self.state, reason, self.result)
 
     def upload(self, manifest: Manifest, started_wall_ns: int) -> None:
-        """Upload the files of this run if its config names a bucket. Raises EnvironmentProblem."""
+        """Upload the files of this run if its config has a bucket. Raises EnvironmentProblem."""
         context = self.context
         if (s3 := context.config.artifacts.s3) is None:
             return
@@ -124,13 +125,12 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
         self.progress.uploaded_to = uploads.upload(context.artifacts, manifest, s3, into=into).url
 
     async def repeat_requests(self) -> None:
-        """Repeat the request for the end or the start of the run until the published state shows
-        it."""
+        """Repeat the request to end or start the run until the published state reflects it."""
         if self._cancel_reason and not self.is_cancelling:
             await self.publish(UP, CancelRequested(*self.header, reason=self._cancel_reason))
-        if self._given_start_wall_ns and self.state is RunState.READY:
+        if self._assigned_start_wall_ns and self.state is RunState.READY:
             await self.publish(
-                UP, StartRequested(*self.header, at_wall_ns=self._given_start_wall_ns)
+                UP, StartRequested(*self.header, at_wall_ns=self._assigned_start_wall_ns)
             )
 
     def status(self) -> Status:
@@ -142,11 +142,10 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
     def cancel(self, reason: str) -> None:
         self._cancel_reason = reason
 
-    def tell(self, told: Told) -> None:
-        """Handle what the runner tells the run. A benchmark of a tool has no events and no
-        replicas."""
-        if isinstance(told, Start):
-            self._given_start_wall_ns = told.at_wall_ns
+    def handle_message(self, message: RunnerMessage) -> None:
+        """Handle a message of the runner. A benchmark of a tool has no events and no replicas."""
+        if isinstance(message, Start):
+            self._assigned_start_wall_ns = message.at_wall_ns
 
     def collected(self) -> None:
         self.finished.set()

@@ -1,7 +1,6 @@
-"""Computes the status that is shown during a run: counts, rates and rough percentiles of the last
-seconds.
+"""Computes the live status of a run: counts, rates and approximate percentiles of the last seconds.
 
-The results contain none of this. It is computed from heartbeats and from the latest records.
+The results contain none of this. It is computed from heartbeats and the latest records.
 """
 
 from collections import Counter, deque
@@ -36,8 +35,8 @@ RECENT_RECORDS = 20_000
 RATE_WINDOW_NS = 5_000_000_000
 RATE_BIN_NS = 100_000_000
 RECORD_DELAY_NS = 500_000_000
-"""Time within which the record of an ended request arrives, in addition to the time over which
-records are gathered. The rate is computed for the time before it."""
+"""Time until the record of an ended request arrives, in addition to the time over which records are
+gathered. The rate is computed for the time before it."""
 
 Times = NDArray[np.int64]
 
@@ -58,7 +57,7 @@ class RunProgress(BaseProgress):
         self._counts: dict[str, dict[Phase, WorkerCounts]] = {}
         self._dataset = msgspec.Raw(b"{}")
         self._configuring: dict[str, str] = {}
-        """What takes time while the run is configured, by service."""
+        """Description of slow configuration work, by service."""
         self._recent: deque[_Latencies] = deque()
         """Latencies of the completed requests of the profiling phase."""
         self._recent_count = 0
@@ -67,7 +66,7 @@ class RunProgress(BaseProgress):
         self._ends: Counter[int] = Counter()
         """Completed requests of the current phase by end time, in bins."""
         self._begin_wall_ns = 0
-        """Start of the current phase; 0: not known yet."""
+        """Start of the current phase; 0 if it is not known yet."""
         self._rate = 0.0
         self._delay_ns = RECORD_DELAY_NS + round(batch_interval_s(topology.workers) * 1e9)
         self._main_error = ""
@@ -93,8 +92,8 @@ class RunProgress(BaseProgress):
         self._ends.update(dict(enumerate(counts.tolist(), first)))
         is_good = is_profiling & is_completed
         self._output_tokens += int(np.maximum(0, rows["output_tokens"][is_good]).sum())
-        # Only columns, and only of the latest rows: copying whole rows would cost more than the
-        # rest.
+        # Copy only columns, and only of the latest rows: copying whole rows would cost more than
+        # everything else.
         starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]
         if not len(starts):
             return
@@ -118,8 +117,7 @@ class RunProgress(BaseProgress):
         self._changes.note()
 
     def set_configuring(self, sender: str, text: str) -> None:
-        """Set the text of a service about what takes time while the run is configured; empty:
-        nothing."""
+        """Set a service's description of slow configuration work; empty for none."""
         if self._configuring.pop(sender, "") != text:
             self._changes.note()
         if text:
@@ -145,7 +143,7 @@ class RunProgress(BaseProgress):
             self._main_error = max(mine, key=lambda sample: sample.count).message
 
     def tick(self, now_wall_ns: int) -> None:
-        """Update the rate of completed requests, twice a second, and wake the clients that wait."""
+        """Update the rate of completed requests, twice a second, and wake the waiting clients."""
         end = (now_wall_ns - self._delay_ns) // RATE_BIN_NS
         begin = end - RATE_WINDOW_NS // RATE_BIN_NS
         for bin_number in [each for each in self._ends if each < begin]:
@@ -165,7 +163,7 @@ class RunProgress(BaseProgress):
 
     def ended(self, phase: Phase) -> NDArray[np.int64]:
         """Return the number of requests of a phase by `Outcome`, from their records: a worker
-        counts whole responses, and only their records say whether they are good ones."""
+        counts complete responses, and only their records show whether they are good."""
         return self._outcomes[phase]
 
     def status(self) -> Status:
@@ -221,15 +219,15 @@ class RunProgress(BaseProgress):
         )
 
     def _tokens_per_s(self) -> float | None:
-        """Return the output tokens per second: the rate of requests, times the mean output tokens
-        so far."""
+        """Return the output tokens per second: the request rate times the mean number of output
+        tokens so far."""
         if self._phase is not Phase.PROFILING or not self._output_tokens:
             return None
         completed = int(self.ended(Phase.PROFILING)[Outcome.COMPLETED])
         return self._rate * self._output_tokens / completed
 
     def _live_objectives(self) -> Iterator[LiveObjective]:
-        """Yield the objectives on latencies whose latest values are known."""
+        """Yield the latency objectives with known recent values."""
         known = {
             "time_to_first_token": [r.ttft_ns for r in self._recent],
             "request_latency": [r.latency_ns for r in self._recent],
@@ -251,7 +249,7 @@ class RunProgress(BaseProgress):
 
 
 def _statistic_ms(parts_ns: list[Times], stat: str) -> float | None:
-    """Return a statistic over all parts, as `_percentiles_ms` does."""
+    """Return a statistic over all parts, like `_percentiles_ms`."""
     if stat == "avg":
         values = np.concatenate(parts_ns) if parts_ns else np.empty(0, dtype=np.int64)
         values = values[values >= 0]

@@ -24,7 +24,8 @@ async def serve_results(provider: ResultsProvider, context: RunContext) -> Servi
         local = LocalResultsServer(provider)
         await local.listen(context.results_socket)
         return local
-    # Importing the HTTP server takes as long as all else, and the other services need not wait.
+    # Importing the HTTP server takes as long as all other imports, so other services do not wait
+    # for it.
     http = await asyncio.to_thread(import_module, "aiperf_svc.adapters.results_api.server")
     server: Serving = await http.serve(
         provider,

@@ -37,15 +37,14 @@ class Session:
         self.turns = turns
         self.turn = 0
         self.history: list[bytes] = []
-        """Messages of the turns so far, in parts without commas around them. Those of the dataset
-        are the same objects in all conversations."""
+        """Messages of the turns so far, in parts without commas around them. Messages of the
+        dataset are shared between conversations."""
         self.flags = flags
         self.target = -1
-        """Which of several targets has it; -1 before its first turn."""
+        """Index of its target, if there are several; -1 before its first turn."""
 
     def next_by_clock(self, ready: int, gap_ns: int) -> int:
-        """Return when the next turn is due by its user's clock, which stands still until the turn
-        is ready."""
+        """Return when the next turn is due by its user's clock, paused until it is ready."""
         by_clock = self.due + gap_ns
         self.flags = self.flags | _BLOCKED if ready > by_clock else self.flags & ~_BLOCKED
         self.due = max(ready, by_clock)

@@ -30,24 +30,24 @@ from aiperf_svc.workloads.registry import workload_of
 
 REPUBLISH_S = 0.5
 CONFIGURING_S = 600.0
-"""Longest time for building the dataset and connecting, including downloads."""
+"""Timeout for building the dataset and connecting, including downloads."""
 READY_S = 30.0
-"""Longest time until all services have the frozen roster."""
+"""Timeout until all services have the frozen roster."""
 DRAINING_S = 60.0
-"""Longest time for the last records to arrive. The records manager declares them lost earlier."""
+"""Timeout for the last records to arrive. The records manager declares them lost earlier."""
 PROCESSING_S = 900.0
 ENDING_S = 15.0
-"""Longest time for the last work of the services, before the next trial or the end."""
+"""Timeout for the last work of the services, before the next trial or the end."""
 RESULTS_S = 300.0
-"""The same for the records manager, which makes the results of a failed run after its end."""
+"""The same for the records manager, which computes the results of a failed run after its end."""
 
 log = logging.getLogger(__name__)
 
 
 def _held_s(config: Config, *, is_trial: bool) -> float:
-    """Return how long a held run waits for its start time: as long as runs that began with it may
-    take to be ready. The runner that sets the start may have ended. A trial also waits for the
-    previous trial of the other runs, whose length is unknown here."""
+    """Return how long a held run waits for its start time: as long as the other runs may take to
+    become ready. The runner that sets the start time may have ended. A trial also waits for the
+    other runs' previous trial, whose length is unknown here."""
     deployment = config.deployment
     if is_trial:
         return deployment.ttl / 1e9
@@ -57,22 +57,22 @@ def _held_s(config: Config, *, is_trial: bool) -> float:
 
 
 def _quality_s(config: Config) -> float:
-    """Return the longest time of a quality gate, which is asked while results are processed."""
+    """Return the timeout of a quality gate, which runs while results are processed."""
     quality = config.inference.quality if config.inference is not None else None
     return 0.0 if quality is None else quality.timeout / 1e9
 
 
 def _configuring_s(config: Config, *, is_held: bool) -> float:
-    """Return the longest time of the configuration."""
+    """Return the timeout of the configuration."""
     return CONFIGURING_S + workload_of(config).longest_waits_ns(config, is_held=is_held) / 1e9
 
 
 class SystemController(BaseService):
-    """Runs the state machine against the event bus."""
+    """Connects the state machine with the event bus."""
 
     service = Service.SYSTEM_CONTROLLER
     is_control = True
-    stays_after_end = True  # It hosts the proxies through which the others report their end.
+    stays_after_end = True  # it hosts the proxies through which the others report their end
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         experiment = context.experiment
@@ -94,7 +94,7 @@ class SystemController(BaseService):
         """Whether the end of the trial was reported to the experiment."""
         self._since_mono_ns = mono_ns()
         self._clock = ListeningClock()
-        self._manager_heard_ns = 0
+        self._manager_beat_ns = 0
         """Time of the latest heartbeat of the worker manager."""
         self._changed = asyncio.Event()
         held_s = _held_s(context.config, is_trial=self._sequence is not None)
@@ -126,17 +126,17 @@ class SystemController(BaseService):
         self._handle(run_machine.HeartbeatReceived(beat))
 
     def _watch_worker_manager(self, beat: Heartbeat) -> None:
-        """Notice the loss of the service that notices the losses of all others. Until the roster is
-        frozen, another instance may replace it."""
+        """Detect the loss of the worker manager, which detects the losses of all other services.
+        Until the roster is frozen, another instance may replace it."""
         if beat.sender == self.id:
             self._clock.handle_own_heartbeat(mono_ns())
-            silent_ns = self._clock.ns - self._manager_heard_ns
+            silent_ns = self._clock.ns - self._manager_beat_ns
             is_frozen = self.roster is not None and self.roster.frozen
             if is_frozen and silent_ns > CONTROL_SILENCE_NS:
                 name = Service.WORKER_MANAGER.value
                 self._handle_failed(f"{name} was lost; the run cannot continue without it")
         elif beat.service is Service.WORKER_MANAGER:
-            self._manager_heard_ns = self._clock.ns
+            self._manager_beat_ns = self._clock.ns
 
     def on_cancel_requested(self, message: CancelRequested) -> None:
         if self._sequence is not None:
@@ -157,7 +157,7 @@ class SystemController(BaseService):
     def _end(self) -> None:
         """Let this process end, or report the end of the trial to the experiment."""
         if self._sequence is None:
-            if self.state.is_final:  # It was received from the bus, so it was published.
+            if self.state.is_final:  # it was received from the bus, so it was published
                 self.finished.set()
         elif not self._has_ended:
             self._has_ended = True
@@ -207,10 +207,10 @@ class SystemController(BaseService):
             state = self._machine.state
             await asyncio.sleep(0.25)
             if state is self._machine.state:
-                self._look_at_deadline(state, (mono_ns() - self._since_mono_ns) / 1e9)
+                self._check_deadline(state, (mono_ns() - self._since_mono_ns) / 1e9)
 
-    def _look_at_deadline(self, state: RunState, elapsed_s: float) -> None:
-        """End the current state if it has lasted too long."""
+    def _check_deadline(self, state: RunState, elapsed_s: float) -> None:
+        """End the current state if it exceeds its timeout."""
         limit_s = self._deadlines.get(state)
         if limit_s is None or elapsed_s < limit_s:
             return
@@ -219,7 +219,7 @@ class SystemController(BaseService):
             if has_results or elapsed_s >= RESULTS_S:
                 self._end()
             return
-        missing = self._missing() or self._unmet
+        missing = self._missing() or self._unmet_condition
         self._handle(
             run_machine.DeadlinePassed(
                 state, f"{state.value} took over {limit_s:g} s; still missing: {missing}"
@@ -234,7 +234,7 @@ class SystemController(BaseService):
         return ", ".join(missing)
 
     @property
-    def _unmet(self) -> str:
+    def _unmet_condition(self) -> str:
         """Return what a state waits for besides services."""
         is_held = self._machine.state is RunState.READY and self.context.run.is_held
         return "the start time, which the runner sets" if is_held else "no service"

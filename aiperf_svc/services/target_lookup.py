@@ -1,5 +1,5 @@
-"""Resolves the target of a worker: before the load, when it may not be ready yet, and again while
-connections fail, since its pods may have moved."""
+"""Resolves the target of a worker: before the load, when it may not be ready yet, and again when
+connections fail, because its pods may have moved."""
 
 import asyncio
 import logging
@@ -18,15 +18,15 @@ from aiperf_svc.services.base import mono_ns
 ASK_AGAIN_S = 0.5
 """Seconds between two readiness checks."""
 LOOKUP_S = 2.0
-"""Seconds between two look-ups of the target's name while connections fail. It doubles with each
-look-up, because thousands of workers ask one resolver. A time without failures resets it."""
+"""Seconds between lookups of the target's name while connections fail. The interval doubles with
+each lookup, because thousands of workers ask one resolver. A period without failures resets it."""
 LONGEST_LOOKUP_S = 30.0
 
 
 async def find_target(
     config: BenchmarkConfig, *, run_id: str, until_mono_ns: int, note: Callable[[str], None]
 ) -> Target:
-    """Return the target, after waiting until it is ready if the config requires it. Calls `note`
+    """Return the target, after waiting until it is ready if the config requires that. Calls `note`
     with the reason of each wait, and with an empty text at the end. Raises ConfigError if its name
     has no address, BenchmarkFailed if the server is not ready in time."""
     wait_ns = config.endpoint.wait_for_server
@@ -52,7 +52,7 @@ async def find_target(
 
 
 async def check_targets(endpoint: Endpoint, targets: Iterable[Target]) -> None:
-    """Fail the run before its load if nothing listens at any target. Raises BenchmarkFailed."""
+    """Fail the run before its load if no server listens at any target. Raises BenchmarkFailed."""
     if may_begin_to_listen(endpoint):
         return
     for target in targets:
@@ -65,8 +65,7 @@ async def check_targets(endpoint: Endpoint, targets: Iterable[Target]) -> None:
 async def follow_names(
     clients: Callable[[], Sequence[tuple[InferenceClient, BenchmarkConfig]]], log: logging.Logger
 ) -> None:
-    """Look up the name of each client's target again while its connections fail, until
-    cancelled."""
+    """Look up the name of each client's target again while connections fail."""
     pause_s = LOOKUP_S
     while True:
         await asyncio.sleep(pause_s)

@@ -25,14 +25,14 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.services.base import is_set_within
 
 TIMEOUT_S = 5.0
-"""Longest time for a page. A saturated server may take seconds; the run does not wait for it."""
+"""Timeout of a page. A saturated server may take seconds; the run does not wait for it."""
 FIRST_PAGES_S = 2.0
-"""Longest time for which the load waits for the first page of each source. What a server counted
-before its first page is unknown."""
-LOOK_UP_S = 1.0
-"""Longest look-up of a page's server, which is needed to find copies."""
+"""Longest time for which the load waits for the first page of each source. The server's counts
+before its first page are unknown."""
+LOOKUP_S = 1.0
+"""Timeout of the lookup of a page's server, which is needed to detect duplicates."""
 LAST_PAGE_S = 1.0
-"""Longest time for the last page, for which the results wait."""
+"""Timeout of the last page, for which the results wait."""
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ class TelemetryReader:
         self._stopping = asyncio.Event()
         self._load_begins = asyncio.Event()
         self._replicas: list[list[SourceLog]] = []
-        """For each name of the target with several addresses, the pages that are read for them. A
-        server may be known by another name too."""
+        """For each name of the target with several addresses, the pages that are read instead. A
+        server may also have another name."""
         self._copies = CopyFinder()
         self._unread = 0
         """Sources whose first read has not ended."""
@@ -100,11 +100,11 @@ class TelemetryReader:
 
     def read_now(self) -> None:
         """Read every page now: between the warmup, whose requests have all ended, and the measured
-        load, so that earlier counts are excluded."""
+        load. This excludes earlier counts."""
         self._load_begins.set()
 
     async def stop(self) -> None:
-        """Read every page for the last time, and end."""
+        """Read every page a last time, and end."""
         self._stopping.set()
         self._load_begins.set()
         await is_set_within(self._ended, 2 * LAST_PAGE_S)
@@ -130,8 +130,8 @@ class TelemetryReader:
 
     async def _addresses_of(self, source: SourceLog) -> list[SourceAddress]:
         """Return the source with its addresses. The target's name gives a source for each address,
-        since each is a server to which requests go in turn, and so does the name of a pool. With
-        TLS the name itself is read, since certificates contain names."""
+        because each is a server that gets requests in turn; so does the name of a pool. With TLS
+        the name itself is used, because certificates contain names."""
         if source.url == NVML_URL:
             return [SourceAddress(source, frozenset())]
         host, port, is_tls = address_of(source.url)
@@ -141,7 +141,7 @@ class TelemetryReader:
         config = self._config.model_copy(update={"endpoint": endpoint})
         try:
             # The load waits for the first pages, but not for a resolver that does not respond.
-            async with asyncio.timeout(None if is_target else LOOK_UP_S):
+            async with asyncio.timeout(None if is_target else LOOKUP_S):
                 found = await look_up_apart(at_url(config, source.url))
         except (ConfigError, TimeoutError):
             return [SourceAddress(source, frozenset({host}))]
@@ -182,7 +182,7 @@ class TelemetryReader:
         await self._describe(source, client)
 
     async def _describe(self, source: SourceLog, client: PageClient | NvmlPages) -> None:
-        """Read what a server of a known family states about itself, after the load."""
+        """Read what a server of a known family reports about itself, after the load."""
         engine = engine_of(source)
         if engine is not None and engine.path:
             url = urljoin(source.url, engine.path)
@@ -223,7 +223,7 @@ class TelemetryReader:
 
 
 def key_of_pages(telemetry: Telemetry) -> str:
-    """Return the key for named pages; empty if they need none. Raises ConfigError."""
+    """Return the key for configured pages; empty if they need none. Raises ConfigError."""
     if telemetry.key_env is None:
         return ""
     key = os.environ.get(telemetry.key_env, "").strip()
@@ -236,7 +236,7 @@ def key_of_pages(telemetry: Telemetry) -> str:
 
 
 def _sources(config: BenchmarkConfig) -> list[SourceLog]:
-    """Return every page to read once."""
+    """Return every page to read, each once."""
     telemetry = config.telemetry
     named = {page.url: SourceLog(page.url, is_gpu=page.is_gpu) for page in telemetry.named_pages}
     found = {url: source for url, source in named.items() if source.is_gpu}

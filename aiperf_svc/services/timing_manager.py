@@ -1,8 +1,8 @@
 """The timing manager owns the schedule: it grants credits, runs the phases and keeps the accounts.
-It also calls the hooks of a run, since it is the service that knows when a phase begins and ends.
+It also calls the hooks of a run, because it knows when a phase starts and ends.
 
-`core/load/phase_machine.py` decides what is granted when, and when a phase ends. This service
-reports events and the time to it and sends the messages that it asks for.
+`core/load/phase_machine.py` decides which credits are granted when, and when a phase ends. This
+service reports events and the time to it and sends the messages that it returns.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ _hook_log = logging.getLogger("hooks")
 class HookCalls:
     """Calls each hook once for each server, sequentially.
 
-    If a hook before a phase fails, the phase does not begin. The hooks after it are called anyway,
-    so a profiler that was started is stopped. A held run calls the hooks before its first phase
-    while it is configured. It gets its start time when all runs that start together are ready, so a
-    hook delays none of them.
+    If a hook before a phase fails, the phase does not start. The hooks after it are called anyway,
+    so a started profiler is stopped. A held run calls the hooks before its first phase during
+    configuration. It gets its start time when all runs that start together are ready, so a hook
+    delays none of them.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -76,7 +76,7 @@ class HookCalls:
         self._limit: asyncio.Timeout | None = None
         self._is_stopped = False
         self._open: Phase | None = None
-        """The phase whose first hooks have been called, but not those after it."""
+        """The phase whose hooks before it have been called, but not the hooks after it."""
 
     def made(self, phase: Phase) -> tuple[HookCall, ...]:
         """Return the calls before and after a phase so far."""
@@ -92,7 +92,7 @@ class HookCalls:
 
     async def before(self, phase: Phase, *, is_first: bool) -> None:
         """Call the hooks before a phase once. The rest is skipped when the run is stopped. Raises
-        BenchmarkFailed if one fails."""
+        BenchmarkFailed if a hook fails."""
         if self._open is phase:
             return
         self._open = phase
@@ -106,7 +106,7 @@ class HookCalls:
                     raise BenchmarkFailed(f"{made.text}: {made.problem}; the load has not begun")
 
     async def after(self, phase: Phase) -> None:
-        """Call all hooks after a phase, whatever they return."""
+        """Call all hooks after a phase, regardless of their results."""
         self._open = None
         for hook in hooks_at(self._config.endpoint, "after", phase, is_first=False):
             for origin in origins(self._config.endpoint):
@@ -115,8 +115,7 @@ class HookCalls:
                     _hook_log.warning("%s: %s", made.text, made.problem)
 
     async def close(self) -> None:
-        """Call the hooks after a phase that did not begin although the hooks before it were
-        called."""
+        """Call the hooks after a phase that did not start although its first hooks were called."""
         if self._open is not None:
             await self.after(self._open)
 
@@ -144,7 +143,7 @@ class HookCalls:
 
 
 class TimingManager(BaseService):
-    """Runs warmup and profiling when the run's state asks for it."""
+    """Runs warmup and profiling when the run's state requests it."""
 
     service = Service.TIMING_MANAGER
 
@@ -178,7 +177,7 @@ class TimingManager(BaseService):
         return tuple(_total(phase, machine.counts()) for phase, machine in self._phases.items())
 
     def phases(self) -> tuple[PhaseReport, ...]:
-        """Return the reports that were made at the last start or end of a phase."""
+        """Return the reports from the last start or end of a phase."""
         return self._reports
 
     # --- messages --------------------------------------------------------------------------------
@@ -209,7 +208,7 @@ class TimingManager(BaseService):
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            # It is gone. The worker manager notices its missing heartbeats, and its credits become
+            # It has left. The worker manager notices its missing heartbeats, and its credits become
             # lost.
             self.log.warning("no worker %s", identity.decode())
 
@@ -274,7 +273,7 @@ class TimingManager(BaseService):
             self._check_filled(_total(phase, machine.counts()))
 
     def _check_filled(self, counts: WorkerCounts) -> None:
-        """Fail the run if the requests that fill the cache did not all complete."""
+        """Fail the run unless all requests that fill the cache completed."""
         if counts.completed != counts.granted and not self._is_stopping:
             self.fail(
                 f"{counts.granted - counts.completed:,} of {counts.granted:,} session trees could "
@@ -283,7 +282,7 @@ class TimingManager(BaseService):
             )
 
     def _live_workers(self) -> list[str]:
-        """Return the workers that take part and are not lost, in the order of their ranks."""
+        """Return the participating workers that are not lost, in the order of their ranks."""
         assert self.roster is not None
         workers = [m for m in self.roster.members if m.service is Service.WORKER and not m.lost]
         return [m.id for m in sorted(workers, key=lambda m: m.rank) if m.id in self._attached]

@@ -1,13 +1,13 @@
 """Sends the requests of session trees: a credit is permission to run one whole tree.
 
-One worker runs all of a tree, so that spawns and joins are decisions of its own, without a message.
-Workers share the load by trees: each user has one at a time, and is free for the next one when the
-root and all its descendants have ended. `core.load.session_tree` decides what is sent after what,
-`core.load.idle_caps` keeps what waits for its time.
+One worker runs all of a tree, so it decides about spawns and joins without messages. Workers share
+the load by trees: each user has one at a time, and is free for the next one when the root and all
+its descendants have ended. `core.load.session_tree` decides the order of requests,
+`core.load.idle_caps` holds requests until they are due.
 
-Where a load begins inside its trees, the first tree of each user starts at a place that follows
-from the seed and the credit's index. The warmup has the same credits as the measurement's first
-ones. It fills the server's cache with the last request of each open stream, for one token.
+If a load starts inside its trees, the first tree of each user starts at a position derived from the
+seed and the credit's index. The warmup has the same credits as the start of the measurement. It
+fills the server's cache with the last request of each open stream, with one output token each.
 """
 
 import heapq
@@ -57,7 +57,7 @@ class RunningTree:
     def __init__(
         self, index: int, entry: TreeEntry, machine: SessionTree, numbers: Sequence[int] | None
     ) -> None:
-        """`numbers` are those of a warmup's requests in the entry; None: all of the entry's."""
+        """`numbers` are the numbers of a warmup's requests in the entry; None for all requests."""
         self.index = index
         self.entry = entry
         self.machine = machine
@@ -66,11 +66,11 @@ class RunningTree:
         self.outcome = _COMPLETED
         self.responses: dict[int, bytes] = {}
         """Live responses that later prompts contain, with the results of the tools that they call,
-        by their places in the entry."""
+        by their positions in the entry."""
         self.issued: dict[int, bytes] = {}
         """Header that the target issued for each stream."""
         self.target = -1
-        """Which of several targets has it; -1 before its first request."""
+        """Index of its target, if there are several; -1 before its first request."""
 
     def place_of(self, request: Request) -> int:
         """Return the number of a request in the machine."""
@@ -78,7 +78,7 @@ class RunningTree:
 
 
 _TICK: Any = Session.__new__(Session)
-"""Stands among what is due later for the next of the trees' requests."""
+"""Marker in the heap of later work for the next request of the trees."""
 
 
 class TreeGenerator(LoadGenerator):
@@ -87,8 +87,7 @@ class TreeGenerator(LoadGenerator):
     def __init__(
         self, *, agentic: Agentic | None, seed: int, max_delay_ns: int | None, **given: Any
     ) -> None:
-        """`max_delay_ns` is the longest pause before a request; `given` are the arguments of every
-        load generator."""
+        """`max_delay_ns` limits the pause before a request; `given` are common arguments."""
         self._agentic, self._max_delay_ns = agentic, max_delay_ns
         self._first_trees = FirstTrees(agentic, seed) if agentic is not None else None
         super().__init__(**given)
@@ -102,10 +101,10 @@ class TreeGenerator(LoadGenerator):
         )
         self._trees: dict[int, RunningTree] = {}
         self._ticks_at = NEVER
-        """Time of the earliest tick among what is due later."""
+        """Time of the earliest tick in the heap of later work."""
         self._first_indexes = 0
-        """Indexes below this one are the first trees of the users."""
-        # A stream keeps its id from the warmup on, and with it its server behind a router.
+        """Indexes below this one are the users' first trees."""
+        # A stream keeps its id from the warmup on, and therefore its server behind a router.
         self._session_prefix = id_prefix(self._run_id, Phase.PROFILING).encode()
 
     def open_phase(self, message: PhaseOpened, offset_ns: int) -> None:
@@ -115,7 +114,7 @@ class TreeGenerator(LoadGenerator):
     # --- from the client -------------------------------------------------------------------------
 
     def on_end(self, request: Request, outcome: int) -> None:
-        """Handle the end of a request: schedule what waited for it, or end its tree."""
+        """Handle the end of a request: schedule the requests that waited, or end its tree."""
         tree: RunningTree = request.session
         end = request.end_wall_ns
         self._pending.end_request(tree.index, end)
@@ -138,7 +137,7 @@ class TreeGenerator(LoadGenerator):
             self._arm()
 
     def _keep_response(self, tree: RunningTree, request: Request) -> bool:
-        """Keep a response for later prompts. Returns whether it is one."""
+        """Keep a response for later prompts. Returns whether it is a valid response."""
         entry, defects = tree.entry, set[Defect]()
         places = entry.live[request.turn]
         live = (entry.conversation.live[place] for place in places)
@@ -150,7 +149,7 @@ class TreeGenerator(LoadGenerator):
             return False
         for place, (found, of_this) in zip(places, added, strict=True):
             defects.update(of_this)
-            # Among the pieces of a prompt, a comma goes before each message but the first.
+            # In the pieces of a prompt, a comma precedes each message but the first.
             tree.responses[place] = b"".join(b"," + each for each in found)
         self.count_defects(tuple(defects))
         return True
@@ -173,11 +172,11 @@ class TreeGenerator(LoadGenerator):
         self._pending.begin(index, due)
         instructions = machine.handle(TreeStarted(due, position, self._max_delay_ns))
         if position.done and self._agentic is not None and self._agentic.burst:
-            instructions = _at_once(instructions, due)
+            instructions = _shifted_to(instructions, due)
         self._carry_out(tree, instructions, due)
 
     def _carry_out(self, tree: RunningTree, instructions: list[Instruction], now: int) -> None:
-        """Carry out what follows from an event; a user is free from `now` on if its tree ends."""
+        """Carry out the instructions; a user is free from `now` on if its tree ends."""
         for instruction in instructions:
             match instruction:
                 case ScheduleRequest(number=number, due_ns=due):
@@ -205,16 +204,16 @@ class TreeGenerator(LoadGenerator):
             self._on_starved()
 
     def _tick(self) -> None:
-        """Have the next of the trees' requests among what is due later."""
+        """Schedule a tick for the next request of the trees."""
         due = self._pending.next_due_ns
         if due < self._ticks_at and not self._is_stopped:
             self._ticks_at = due
             heapq.heappush(self._later, (due, next(self._order), _TICK))
 
     def _send_turn(self, session: Session, due: int) -> None:
-        """Send what is due of all trees; called for a tick."""
+        """Send the due requests of all trees. Called for a tick."""
         if due != self._ticks_at:
-            return  # The caps have moved what it was for.
+            return  # the caps have moved its request
         self._ticks_at = NEVER
         while (request := self._pending.take_due(due)) is not None:
             self._send_request(self._trees[request.tree], request.number, request.due_ns)
@@ -258,16 +257,16 @@ class TreeGenerator(LoadGenerator):
         return 0
 
     def _cut_sessions(self) -> None:
-        """End what is between two requests. Trees with requests in flight end with these."""
+        """End the trees between two requests. Others end with their requests in flight."""
         self._later.clear()
         for index, unsent in self._pending.clear().items():
             tree = self._trees[index]
             self._carry_out(tree, tree.machine.handle(TreeStopped(unsent)), self._stop)
 
 
-def _at_once(instructions: list[Instruction], due: int) -> list[Instruction]:
-    """Return the instructions with the first request at `due`, and the others as far from it as
-    they were."""
+def _shifted_to(instructions: list[Instruction], due: int) -> list[Instruction]:
+    """Return the instructions with the first request at `due` and the others at their previous
+    distances from it."""
     times = [each.due_ns for each in instructions if isinstance(each, ScheduleRequest)]
     early = min(times, default=due) - due
     return [

@@ -1,12 +1,12 @@
 """Runs the trials of an experiment one after the other in the processes of a run.
 
-A process makes new service objects for each trial, so nothing of a trial can reach the next one
-except what `ExperimentContext` holds. The process itself stays, with everything that it has
-imported and loaded.
+A process creates new service objects for each trial, so no state of a trial reaches the next one,
+except for `ExperimentContext`. The process itself continues, with everything that it has imported
+and loaded.
 
-The controller's process decides which trial is next and publishes it again and again, as the run's
-state is. It keeps the ended trials in a file, so that a restarted controller continues with the
-next trial.
+The controller's process decides which trial is next and publishes it repeatedly, like the run's
+state. It stores the ended trials in a file, so a restarted controller continues with the next
+trial.
 """
 
 import asyncio
@@ -48,15 +48,15 @@ from aiperf_svc.services.experiment_results import ExperimentResults, finished_t
 from aiperf_svc.workloads.driver import attempt_config, experiment_machine
 
 REPUBLISH_S = 0.5
-FORGOTTEN = "the system controller was replaced, and does not know which trials have ended"
+LOST_PROGRESS = "the system controller was replaced, and does not know which trials have ended"
 RUN_ID_LENGTH = 8
-"""Characters of the experiment's run id that are in those of its trials."""
+"""Number of characters of the experiment's run id in the run ids of its trials."""
 
 log = logging.getLogger(__name__)
 
 
 class _Progress(msgspec.Struct):
-    """What a restarted controller must know: how many trials have begun, and which have ended."""
+    """Data for a restarted controller: the number of started trials, and the ended trials."""
 
     begun: int = 0
     ended: list[TrialEnded] = []
@@ -85,12 +85,12 @@ class ExperimentController:
         self._ended.put_nowait(TrialEnded(self._published.serial, state, reason, finding))
 
     def cancel(self, reason: str) -> None:
-        """Begin no further trial."""
+        """Start no more trials."""
         self._machine.cancel(reason)
         self._is_cancelled.set()
 
     async def run(self) -> None:
-        """Publish the current trial and begin the next ones, until cancelled."""
+        """Publish the current trial and start the next ones, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._publish(), name="publish the trial")
             group.create_task(self._follow(), name="follow the trials")
@@ -104,7 +104,7 @@ class ExperimentController:
     async def _follow(self) -> None:
         while not self._published.is_over:
             event = await self._ended.get()
-            # Until then it stays the current trial, so that its results can be read.
+            # Until then it stays the current trial, so its results can be read.
             await is_set_within(self._is_cancelled, self._cooldown_s)
             self._progress.ended.append(event)
             self._published = self._message(self._machine.handle(event))
@@ -112,7 +112,7 @@ class ExperimentController:
             self._changed.set()
 
     def _replay(self) -> Instruction:
-        """Return the instruction after all trials that ended before this process was started."""
+        """Return the instruction after all trials that ended before this process started."""
         instruction = self._machine.begin()
         for event in self._progress.ended:
             instruction = self._machine.handle(event)
@@ -184,41 +184,41 @@ class TrialFollower:
         if not isinstance(message, TrialPublished) or message.run_id != self._run_id:
             return
         latest = self.latest
-        if latest is not None and not latest.is_over and _has_forgotten(message, latest):
-            end = {"is_over": True, "state": RunState.FAILED, "reason": FORGOTTEN}
+        if latest is not None and not latest.is_over and _has_lost_progress(message, latest):
+            end = {"is_over": True, "state": RunState.FAILED, "reason": LOST_PROGRESS}
             message = msgspec.structs.replace(latest, number=0, parameters={}, **end)
-        if latest is None or (not latest.is_over and _place(message) > _place(latest)):
+        if latest is None or (not latest.is_over and _order_key(message) > _order_key(latest)):
             self.latest = message
             self._changed.set()
             self._changed = asyncio.Event()
 
     async def after(self, current: TrialPublished | None) -> TrialPublished:
-        """Wait for what follows `current`: another trial, or the end of the experiment."""
-        while self.latest is None or (current and _place(self.latest) <= _place(current)):
+        """Wait for the next trial after `current`, or for the end of the experiment."""
+        while self.latest is None or (current and _order_key(self.latest) <= _order_key(current)):
             await self._changed.wait()
         return self.latest
 
 
-def _has_forgotten(message: TrialPublished, latest: TrialPublished) -> bool:
-    """Return whether a controller was started again without the file of the ended trials, as in
-    another pod: it would begin all trials again, and nobody would follow it."""
-    return message.epoch > latest.epoch and _place(message) < _place(latest)
+def _has_lost_progress(message: TrialPublished, latest: TrialPublished) -> bool:
+    """Return whether a controller was restarted without the file of the ended trials, for example
+    in another pod: it would start all trials again, and no process would follow it."""
+    return message.epoch > latest.epoch and _order_key(message) < _order_key(latest)
 
 
-def _place(message: TrialPublished) -> tuple[int, bool]:
+def _order_key(message: TrialPublished) -> tuple[int, bool]:
     return message.serial, message.is_over
 
 
 @dataclass(kw_only=True)
 class Trials:
-    """What a process needs to go from one trial to the next."""
+    """The objects with which a process goes from one trial to the next."""
 
     follower: TrialFollower
     shared: ExperimentContext = field(default_factory=ExperimentContext)
     results: ExperimentResults | None = None
-    """In the process of the records manager."""
+    """Set in the process of the records manager."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
-    """Tasks that run as long as this. None ends by itself."""
+    """Tasks with the lifetime of this object. None of them ends by itself."""
 
 
 @asynccontextmanager

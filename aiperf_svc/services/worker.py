@@ -1,8 +1,9 @@
-"""The worker makes the load: it connects the load generator and the inference client to the bus.
+"""The worker generates the load: it connects the load generator and the inference client to the
+bus.
 
 It receives credits, dataset blocks and replies to its clock probes, and returns the counts of its
 credits. `target_lookup.py` finds the target, `record_shipping.py` sends the records to the record
-processor that the roster names.
+processor in the roster.
 """
 
 import asyncio
@@ -70,10 +71,10 @@ from aiperf_svc.services.record_shipping import RecordShipping
 from aiperf_svc.services.target_lookup import check_targets, find_target, follow_names
 
 STARVED_RETURN_S = 0.002
-"""Shortest time between returns when users wait for credits."""
+"""Minimum time between returns when users wait for credits."""
 EXPIRE_S = 0.5
 ASK_AGAIN_S = 0.5
-"""Seconds between two questions while another worker sends a probe to the target."""
+"""Seconds between requests for the decision while another worker probes the target."""
 RESERVED_FDS = 256
 
 
@@ -81,7 +82,7 @@ Client = InferenceClient | SeveralTargets
 
 
 class Worker(BaseService):
-    """Sends the requests that it is granted, when they are due."""
+    """Sends the requests of its credits when they are due."""
 
     service = Service.WORKER
 
@@ -106,7 +107,7 @@ class Worker(BaseService):
             self.header,
             identity=self._identity,
             on_full=self._hold_back,
-            on_room=self._go_on,
+            on_room=self._resume_load,
             log=self.log,
         )
         self._progressed = asyncio.Event()
@@ -177,7 +178,7 @@ class Worker(BaseService):
             entries.leaves_length_free = decision is Decision.LEAVE_OUT
         entries.fetch_what_fits()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
-        # What is wrong with the input comes first.
+        # Report problems of the input first.
         await check_targets(config.endpoint, targets)
 
     def _note(self, progress: str) -> None:
@@ -209,7 +210,7 @@ class Worker(BaseService):
                 found = await probe_forced_length(
                     self.context.inference, target, self.context.run_id
                 )
-                self.log.info("asked the target for a forced output length: %s", found)
+                self.log.info("probed the target for a forced output length: %s", found)
                 question = ForcedLengthAsked(*self.header, *found)
             else:
                 return decision
@@ -236,7 +237,7 @@ class Worker(BaseService):
             wanted = DatasetBlockRequested(*self.header, block=number)
             data = await ask(self._dataset, encode(wanted))
             if not data:
-                return  # The dataset manager cannot make it, and tells the controller why.
+                return  # the dataset manager cannot create it, and tells the controller why
             block = decode(data)
             assert isinstance(block, DatasetBlock)
             assert self._entries is not None
@@ -273,7 +274,7 @@ class Worker(BaseService):
             case PhaseOpened():
                 if generator.phase != message.phase:
                     self._past[Phase(generator.phase)] = self._now()
-                    # Before the first phase the generator counts, nothing, for a phase to come.
+                    # Before the first phase, the generator has only zero counts for a phase.
                     self._past.pop(message.phase, None)
                 client = generator.client
                 for part in client.parts:
@@ -332,7 +333,7 @@ class Worker(BaseService):
         self._client.hold_back()
         self._generator.hold_back()
 
-    def _go_on(self) -> None:
+    def _resume_load(self) -> None:
         if self._client is not None and self._generator is not None:
             self._client.resume()
             self._generator.resume()
@@ -346,20 +347,20 @@ class Worker(BaseService):
         if roster.frozen and me is None:
             self.log.warning("not part of the run; staying idle")
         elif me is not None and me.lost:
-            self._stop_as_lost()
+            self._stop_after_loss()
         elif me is not None and roster.frozen and me.processor != self._records.processor:
             self._take_processor()
 
-    def _stop_as_lost(self) -> None:
-        """Stop at once: this process did not run for some seconds, nobody counts any more what it
-        sends, and the other workers get the further load."""
+    def _stop_after_loss(self) -> None:
+        """Stop at once: this process was suspended for some seconds, its sends no longer count, and
+        the other workers get the remaining load."""
         self.log.error("declared lost; sending nothing more")
         if self._generator is not None:
             phase = Phase(self._generator.phase)
             self._generator.stop(PhaseStopped(*self.header, phase, 0, 0), 0)
 
     def _take_processor(self) -> None:
-        """Send records to the processor that the roster names."""
+        """Send records to the processor in the roster."""
         assert self.roster is not None
         me = self.me
         assert me is not None
@@ -374,7 +375,7 @@ class Worker(BaseService):
 
     async def _drain(self) -> None:
         if self._client is None:
-            return  # Came too late to take part.
+            return  # too late to take part
         self._client.flush()
         self.target_addresses = tuple(
             msgspec.structs.replace(

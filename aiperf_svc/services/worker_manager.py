@@ -1,4 +1,4 @@
-"""Worker manager: keeps the roster of services, and notices those that are lost."""
+"""Worker manager: maintains the roster of services, and detects lost ones."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ CHECK_S = 0.25
 
 class WorkerManager(BaseService):
     """Publishes the roster: to the control services while it grows, and once it is frozen to each
-    member what concerns it."""
+    member the part that concerns it."""
 
     service = Service.WORKER_MANAGER
     is_control = True
@@ -56,7 +56,7 @@ class WorkerManager(BaseService):
         for member, silent_ns in self._roster.lose_silent(self._clock.ns).items():
             silent_s = silent_ns / 1e9
             self.log.error("%s is lost: no heartbeat for %.1f s", member.id, silent_s)
-            # It is told so if it is heard again.
+            # It is informed if it reports again.
             self._seen[member.id] = sys.maxsize
             self._changed.set()
 
@@ -65,7 +65,8 @@ class WorkerManager(BaseService):
             unseen = self._unseen()
             if self._changed.is_set() or unseen:
                 self._changed.clear()
-                # Made before the first is sent: the roster may change while a message waits.
+                # Created before the first one is sent, because the roster may change while a
+                # message waits.
                 for topic, message in self._messages(unseen):
                     await self.publish(topic, message)
                 await asyncio.sleep(roster_interval_s(self._roster.count))
@@ -79,8 +80,8 @@ class WorkerManager(BaseService):
 
     def _messages(self, unseen: list[Member]) -> list[tuple[bytes, RosterPublished]]:
         """Return the roster's messages. Until it is frozen, only the control services receive it.
-        Then each member receives the part that concerns it, since sending all names to all members
-        would be too much for one process."""
+        Then each member receives the part that concerns it, because sending all names to all
+        members would be too much for one process."""
         if not self._roster.is_frozen:
             return [(UP, self._message(self._roster.members))]
         around = self._roster.around()

@@ -1,6 +1,6 @@
-"""The Pulumi components of a stack: each translates a part of a plan into Kubernetes objects.
+"""The Pulumi components of a stack. Each translates a part of a plan into Kubernetes objects.
 
-`Benchmark` is for the programs of users, `declare_stack` is the whole of this project's own."""
+`Benchmark` is for users' programs, `declare_stack` is the complete program of this project."""
 
 from aiperf_svc.stack.component import Benchmark, BenchmarkArgs, declare_stack
 

@@ -1,5 +1,5 @@
-"""What pods may read and do: the account, config and keys of the services, and accounts of pods
-that call the Kubernetes API, each with a Role of its own."""
+"""Access of pods: the account, config and keys of the services, and the accounts of pods that call
+the Kubernetes API, each with its own Role."""
 
 import base64
 import secrets
@@ -25,11 +25,11 @@ class AccessArgs:
     plan: StackPlan
     scope: Scope
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
-    """Maps the name of a Secret to the values that the user gave for it."""
+    """Maps the name of a Secret to the user's values for it."""
 
 
 class Access(pulumi.ComponentResource):
-    """The ServiceAccount, the ConfigMaps and the Secrets that pods read."""
+    """The ServiceAccount, ConfigMaps and Secrets of the pods."""
 
     mounted: MountedNames
     token: pulumi.Output[str]
@@ -55,7 +55,7 @@ class Access(pulumi.ComponentResource):
             "keys",
             metadata=scope.metadata("keys"),
             data=pulumi.Output.secret(_new_keys()),
-            # Each run of this program makes new keys; those in the state are kept.
+            # Each run of this program generates new keys, but those in the state are kept.
             opts=scope.options(self, ignore_changes=("data",)),
         )
         found: dict[str, pulumi.Input[str]] = {"keys": _name(keys)}
@@ -94,8 +94,7 @@ class Access(pulumi.ComponentResource):
 
 
 def _new_keys() -> dict[str, str]:
-    # The Secret has the keys of all services and both tokens, so that it does not depend on the
-    # config.
+    # The Secret has the keys of all services and both tokens, so it does not depend on the config.
     values = {name: key.decode() for name, key in CurveKeys.make().files().items()}
     tokens = {name: secrets.token_urlsafe(32) for name in (TOKEN_KEY, METRICS_TOKEN_KEY)}
     return _encoded({**values, **tokens})
@@ -112,8 +111,8 @@ def _name(secret: k8s.core.v1.Secret) -> pulumi.Output[str]:
 def make_account(
     name: str, rules: Sequence[rbac.PolicyRuleArgs], scope: Scope, parent: pulumi.Resource
 ) -> tuple[pulumi.Resource, pulumi.Resource]:
-    """Create the ServiceAccount of a component, its Role and the binding of both. Return what its
-    pods depend on. The account has the name that `scope` makes of `name`."""
+    """Create the ServiceAccount of a component, its Role and their binding. Return the dependencies
+    of its pods. `scope` derives the name of the account from `name`."""
     account = k8s.core.v1.ServiceAccount(
         name,
         metadata=scope.metadata(name, component=name),
@@ -145,7 +144,7 @@ def make_account(
 def rule(
     group: str, resource: str, *verbs: str, name: pulumi.Input[str] | None = None
 ) -> rbac.PolicyRuleArgs:
-    """Return the rule that allows these verbs on a resource, or on the one object of a name."""
+    """Return the rule that allows these verbs on a resource, or only on the object with a name."""
     return rbac.PolicyRuleArgs(
         api_groups=[group],
         resources=[resource],

@@ -33,7 +33,7 @@ class BenchmarkStackArgs:
 
     plan: StackPlan
     owner: str
-    """Who makes the stack: `user@host`."""
+    """Owner of the stack: `user@host`."""
     cluster: Cluster
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
     after: tuple[pulumi.Resource, ...] = ()
@@ -42,7 +42,7 @@ class BenchmarkStackArgs:
 
 class BenchmarkStack(pulumi.ComponentResource):
     """Creates namespace, deadline, policies, keys, target, control plane and workers, in this
-    order, or in place of the last three the collector and its Jobs. Objects without pods do not
+    order; for Jobs, the collector and its Jobs replace the last three. Objects without pods do not
     wait for the deadline pod."""
 
     outputs: dict[str, pulumi.Input[object]]
@@ -83,7 +83,7 @@ class BenchmarkStack(pulumi.ComponentResource):
                 below,
             )
         if plan.target:
-            # The target may take longer to start than services wait for each other.
+            # The target may take longer to start than the services wait for each other.
             target = Target(
                 "target",
                 PodsArgs(pods=(plan.target,), scope=scope, base=base, mounted=mounted),
@@ -136,7 +136,7 @@ def _services(
     mounted: MountedNames,
     below: pulumi.ResourceOptions,
 ) -> pulumi.Resource:
-    """Create the control plane and the workers; return the Deployment that has the results."""
+    """Create the control plane and the workers; return the Deployment of the results' pod."""
     single = tuple(pod for pod in plan.services if pod.name not in plan.replicated)
     control = ControlPlane(
         "control-plane",
@@ -194,7 +194,7 @@ def _outputs(
             "port": PORT,
             "url": url,
             "portForward": forward,
-            # Each run writes into its own folder of the bucket.
+            # Each run writes into its own folder in the bucket.
             **({"bucket": s3.url} if s3 else {}),
         },
         "resultsToken": token,
@@ -203,7 +203,7 @@ def _outputs(
         "cpu": format_cpu(totals.cpu_millis),
         "memory": format_size(totals.memory_bytes),
         "gpus": totals.gpus,
-        # Without prices the cost is unknown, so there is no output instead of 0.
+        # Without prices the cost is unknown, so omit the output instead of returning 0.
         **({"costPerHour": f"{totals.cost_per_hour:g} {totals.currency}"} if has_cost else {}),
         "podSecurity": plan.pod_security,
         "notes": list(plan.notes),

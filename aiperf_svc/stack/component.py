@@ -1,9 +1,9 @@
-"""The component for a user's own Pulumi program: a benchmark next to what it measures.
+"""The component for a user's own Pulumi program: a benchmark beside the system that it measures.
 
 A plan needs the whole config before anything is created, so the config takes plain values and no
-Outputs. What is known only during a deployment can be given for secrets and for the kubeconfig.
-`provider/` serves the same component to programs in other languages. `declare_stack` is the
-program of a project whose stacks are stack files.
+Outputs. Only secrets and the kubeconfig may be values that are known during the deployment.
+`provider/` serves the same component to programs in other languages. `declare_stack` is the program
+of a project whose stacks are stack files.
 """
 
 import os
@@ -32,8 +32,8 @@ from aiperf_svc.stack.settings import (
 
 
 def declare_stack() -> None:
-    """Make one component of the stack's configuration (`aiperf:benchmark` and the other keys of a
-    stack file); its outputs become the stack's. Raises pulumi.RunError."""
+    """Create one component from the stack's configuration (`aiperf:benchmark` and the other keys of
+    a stack file), with its outputs as the stack's outputs. Raises pulumi.RunError."""
     settings = read_settings(pulumi.Config("aiperf"))
     refuse_if_used(settings.plan, settings.cluster)
     for line in settings.warnings:
@@ -160,8 +160,8 @@ def _plan(name: str, args: BenchmarkArgs) -> StackPlan:
 
 
 def _plain(value: Any, path: str) -> Any:
-    """Return a config with integers for whole numbers, all of which an engine sends as floats.
-    Raises ConfigError if it has an Output."""
+    """Return a config with integers for whole numbers, which the engine sends as floats. Raises
+    ConfigError if it contains an Output."""
     if isinstance(value, pulumi.Output):
         raise ConfigError(
             f"{path}: an Output is known only during the deployment, and the plan is made before; "
@@ -181,8 +181,7 @@ def _kubeconfig(given: pulumi.Input[str] | None) -> pulumi.Input[str] | None:
 def _secrets(
     plan: StackPlan, given: Mapping[str, pulumi.Input[str]]
 ) -> dict[str, dict[str, pulumi.Output[str]]]:
-    """Return the values for each Secret of the plan. Raises RunError if one is missing or not
-    needed."""
+    """Return the values for each Secret. Raises RunError if one is missing or unnecessary."""
     if isinstance(given, pulumi.Output):
         raise pulumi.RunError("secrets: expected plain names; only their values can be Outputs")
     wanted = [key for keys in plan.secret_keys.values() for key in keys]
@@ -199,7 +198,7 @@ def _secrets(
 
 
 def _resources(opts: pulumi.ResourceOptions | None) -> Iterator[pulumi.Resource]:
-    """Yield the resources of `depends_on`: those of a component are not those of its children."""
+    """Yield the resources of `depends_on`, which do not apply to a component's children."""
     given: Any = opts.depends_on if opts is not None else None
     for each in given if isinstance(given, Sequence) else [given]:
         if isinstance(each, pulumi.Resource):

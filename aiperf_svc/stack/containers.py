@@ -16,7 +16,7 @@ core = k8s.core.v1
 STORAGE = "ephemeral-storage"
 SERVICE_ID = "AIPERF_SERVICE_ID"
 AWAIT_MARGIN_S = 30
-"""Pulumi waits this much longer than Kubernetes, which reports the reason when it gives up."""
+"""Additional time that Pulumi waits after Kubernetes, which reports why it gives up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class MountedNames:
     account: pulumi.Input[str]
     config_map: pulumi.Input[str] = ""
     shared_env: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that the services have in common."""
+    """Environment variables that the services share."""
     environment: pulumi.Input[str] = ""
     """ConfigMap with these variables."""
     secrets: tuple[tuple[str, pulumi.Input[str]], ...] = ()
@@ -38,7 +38,7 @@ class MountedNames:
 
 
 def preparation(plan: ContainerPlan, pod: PodPlan, mounted: MountedNames) -> core.ContainerArgs:
-    """Return an init container, or a sidecar that begins before the pod's containers."""
+    """Return an init container, or a sidecar that starts before the pod's containers."""
     beside = {"restart_policy": "Always"} if plan.is_beside else {}
     return container(plan, pod, mounted, **beside)
 
@@ -46,8 +46,8 @@ def preparation(plan: ContainerPlan, pod: PodPlan, mounted: MountedNames) -> cor
 def container(
     plan: ContainerPlan, pod: PodPlan, mounted: MountedNames, *, service_id: str = "", **rest: Any
 ) -> core.ContainerArgs:
-    """Return a container. `service_id` replaces the pod's name as the id of its service, `rest` is
-    added."""
+    """Return a container. `service_id` replaces the pod's name as the id of its service; `rest`
+    contains additional arguments."""
     is_other_user = plan.run_as_root != pod.run_as_root
     # All of them or none: a container of a workload has none.
     shared = mounted.shared_env if mounted.shared_env.items() <= plan.env.items() else {}
@@ -61,8 +61,8 @@ def container(
         env_from=[core.EnvFromSourceArgs(config_map_ref=source)] if shared else None,
         env=_env(plan, mounted, shared, service_id),
         resources=_resources(plan.requests),
-        # The last output of a courier or a preparation shows why its pod does not start; that of
-        # the pod which waits for a release shows what is missing.
+        # The last output of a courier or a preparation shows why its pod does not start. The last
+        # output of the pod that waits for a release shows what is missing.
         termination_message_policy="FallbackToLogsOnError"
         if pod.sets or pod.name == READINESS or plan.name.startswith(NETWORK)
         else None,
@@ -124,19 +124,19 @@ def _resources(requests: Requests) -> core.ResourceRequirementsArgs:
     memory = {"memory": format_size(requests.memory_bytes)}
     gpus = {requests.gpu.resource: str(requests.gpu.count)} if requests.gpu else {}
     gpus |= {name: str(number) for name, number in requests.devices.items()}
-    limit, asked, most = requests.cpu_limit_millis, {}, {}
+    limit, storage, most = requests.cpu_limit_millis, {}, {}
     if requests.storage_limit_bytes:
-        asked = {STORAGE: format_size(requests.storage_bytes)}
+        storage = {STORAGE: format_size(requests.storage_bytes)}
         most = {STORAGE: format_size(requests.storage_limit_bytes)}
     return core.ResourceRequirementsArgs(
-        requests={"cpu": format_cpu(requests.cpu_millis), **memory, **gpus, **asked},
+        requests={"cpu": format_cpu(requests.cpu_millis), **memory, **gpus, **storage},
         limits={**({"cpu": format_cpu(limit)} if limit else {}), **memory, **gpus, **most},
     )
 
 
 def readiness(probe: Probe | None) -> core.ProbeArgs | None:
-    """Return a readiness probe with a short period, so that a ready pod soon counts as ready. There
-    is no liveness probe: a restarted singleton fails its run, and a busy one must not be killed."""
+    """Return a readiness probe with a short period, so a ready pod soon counts as ready. There is
+    no liveness probe: a restarted singleton fails its run, and a busy one must not be killed."""
     if probe is None:
         return None
     if probe.path:
@@ -147,8 +147,8 @@ def readiness(probe: Probe | None) -> core.ProbeArgs | None:
 
 
 def startup(plan: PodPlan) -> core.ProbeArgs | None:
-    """Return a startup probe for a file. It stops once the file exists: each command in a pod uses
-    CPU of the node."""
+    """Return a startup probe for a file. Kubernetes stops it once the file exists, which saves CPU:
+    each command in a pod uses CPU of the node."""
     if plan.ready_file is None:
         return None
     return core.ProbeArgs(

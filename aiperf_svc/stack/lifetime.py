@@ -31,11 +31,11 @@ class LifetimeArgs:
 
     plan: StackPlan
     owner: str
-    """Who makes the stack: `user@host`."""
+    """Owner of the stack: `user@host`."""
     provider: k8s.Provider
     strict_provider: k8s.Provider
-    """Provider that refuses to create an object that exists. Server-side apply would take the
-    object over, and `destroy` would then delete it."""
+    """Provider that refuses to create an existing object. Server-side apply would take the object
+    over, and `destroy` would then delete it."""
 
 
 class Lifetime(pulumi.ComponentResource):
@@ -46,7 +46,7 @@ class Lifetime(pulumi.ComponentResource):
     foundation: Scope
     """Scope for objects without pods, which may be created while the deadline pod starts."""
     scope: Scope
-    """Scope for objects with pods, which are created when the deadline pod is ready to end them."""
+    """Scope for objects with pods, created when the deadline pod is ready to delete them."""
 
     def __init__(
         self, name: str, args: LifetimeArgs, opts: pulumi.ResourceOptions | None = None
@@ -72,16 +72,16 @@ class Lifetime(pulumi.ComponentResource):
         anchor = self._anchor(replace(scope, provider=args.strict_provider))
         scope = replace(scope.depends_on(anchor), owners=() if own else (_owned_by(anchor),))
         self._lease(scope)
-        # Pulumi waits for the deadline pod, and an existing namespace may deny all traffic that no
-        # policy allows.
-        ways = [make_policy(policy, scope, self) for policy in args.plan.deadline_policies]
-        deadline = self._ttl_deployment(scope.depends_on(*ways))
+        # Pulumi waits for the deadline pod, and an existing namespace may deny all traffic without
+        # a policy.
+        policies = [make_policy(policy, scope, self) for policy in args.plan.deadline_policies]
+        deadline = self._ttl_deployment(scope.depends_on(*policies))
         self.foundation, self.scope = scope, scope.depends_on(deadline)
         if args.plan.budget:
-            # The budget's time begins when the pod that deletes it is ready.
+            # The budget's time starts when the pod that deletes it is ready.
             self._budget(args.plan.budget, self.scope)
         roots = (anchor, own) if own else (anchor,)
-        # Manifests that are only written to a folder have none.
+        # Manifests that are only written to a folder have no UIDs.
         uids = [each.metadata.apply(lambda metadata: metadata.uid or "") for each in roots]
         self.register_outputs({"namespace": self.namespace, ROOT_UIDS: uids})
 
@@ -93,7 +93,8 @@ class Lifetime(pulumi.ComponentResource):
         levels: tuple[Literal["enforce", "warn", "audit"], ...] = ("enforce", "warn", "audit")
         security = {f"pod-security.kubernetes.io/{level}": plan.pod_security for level in levels}
         return k8s.core.v1.Namespace(
-            # Without a name in the metadata Pulumi makes one of this and a random suffix.
+            # Without a name in the metadata, Pulumi generates one from this name and a random
+            # suffix.
             f"aiperf-{plan.identity.stack}",
             metadata=k8s.meta.v1.ObjectMetaArgs(
                 name=wanted.name,
@@ -108,8 +109,8 @@ class Lifetime(pulumi.ComponentResource):
         )
 
     def _anchor(self, scope: Scope) -> k8s.core.v1.ConfigMap:
-        """The anchor has no data: Pulumi replaces a ConfigMap whose data change, and its deletion
-        would delete everything that it owns."""
+        """Create the anchor, which has no data: Pulumi replaces a ConfigMap whose data changes, and
+        its deletion would delete everything that it owns."""
         return k8s.core.v1.ConfigMap(
             ANCHOR,
             metadata=scope.metadata(ANCHOR, annotations=self._ttl),
@@ -117,8 +118,8 @@ class Lifetime(pulumi.ComponentResource):
         )
 
     def _lease(self, scope: Scope) -> None:
-        """Create the Lease that names the owner. The process that works on the stack writes itself
-        into its `spec`, so Pulumi sets none."""
+        """Create the Lease with the owner. The process that works on the stack writes itself into
+        its `spec`, so Pulumi sets no `spec`."""
         k8s.coordination.v1.Lease(
             LEASE,
             metadata=scope.metadata(LEASE, annotations={OWNER_ANNOTATION: self._args.owner}),
@@ -132,9 +133,9 @@ class Lifetime(pulumi.ComponentResource):
         return make_deployment(pod, scope.depends_on(*needed), mounted, self)
 
     def _rules(self, scope: Scope) -> list[k8s.rbac.v1.PolicyRuleArgs]:
-        """Rules that allow deleting the one object whose deletion ends the stack, and the budget
-        that is deleted before it, and renewing the Lease. A Role in a namespace may allow deleting
-        that namespace."""
+        """Return the rules that allow the deadline pod to delete the one object whose deletion ends
+        the stack, to delete the budget before it, and to renew the Lease. A Role in a namespace may
+        allow deleting that namespace."""
         plan = self._args.plan
         is_guest = plan.config.deployment.namespace.mode == "existing"
         rules = [
@@ -153,9 +154,8 @@ class Lifetime(pulumi.ComponentResource):
         return rules
 
     def _budget(self, budget: DisruptionBudget, scope: Scope) -> None:
-        """A budget that holds node drains during a run. The deadline pod may be evicted at any
-        time."""
-        # Pods of a release, which events of the run evict, are not a component.
+        """Create a budget that blocks node drains. The deadline pod may always be evicted."""
+        # The pods of a release, which events of the run evict, are not a component.
         exists = k8s.meta.v1.LabelSelectorRequirementArgs(key=COMPONENT_LABEL, operator="Exists")
         selector = k8s.meta.v1.LabelSelectorArgs(
             match_labels=scope.identity.selector(),
@@ -164,7 +164,7 @@ class Lifetime(pulumi.ComponentResource):
                 k8s.meta.v1.LabelSelectorRequirementArgs(
                     key=COMPONENT_LABEL,
                     operator="NotIn",
-                    # An index that is evicted starts again on another node.
+                    # An evicted index is started again on another node.
                     values=[
                         "deadline",
                         "preflight",
@@ -178,8 +178,8 @@ class Lifetime(pulumi.ComponentResource):
             "benchmark",
             metadata=scope.named(budget.name),
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=selector),
-            # Kubernetes evicts no pod that two budgets select, and reports it by an error that
-            # `kubectl drain` does not wait for.
+            # Kubernetes cannot evict a pod that two budgets select. It reports this with an error
+            # that makes `kubectl drain` fail instead of waiting.
             opts=pulumi.ResourceOptions.merge(
                 scope.options(self), pulumi.ResourceOptions(delete_before_replace=True)
             ),

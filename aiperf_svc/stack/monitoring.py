@@ -1,4 +1,4 @@
-"""What a Prometheus operator reads of a stack: where its page of metrics is, and when to alert."""
+"""Objects for a Prometheus operator: the location of the stack's metrics page, and alert rules."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +15,20 @@ from aiperf_svc.stack.containers import MountedNames
 from aiperf_svc.stack.scope import Scope
 
 RULES = Path(__file__).with_name("dashboards") / "rules.yaml"
-"""The same file that a Prometheus without the operator can load."""
+"""The same file can be loaded by a Prometheus without the operator."""
 API = "monitoring.coreos.com/v1"
 INTERVAL = "5s"
-"""Between two reads. A run takes minutes, and Prometheus' usual 30 s or more would show little."""
+"""Scrape interval. Runs take minutes, and Prometheus' usual 30 s would show little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringArgs:
-    """The pod that has the page, and the Secret with the token that reads it."""
+    """The pod with the metrics page, and the Secret with the token for it."""
 
     pod: str
     mounted: MountedNames
     labels: dict[str, str]
-    """Labels by which a Prometheus chooses these objects."""
+    """Labels by which a Prometheus selects these objects."""
     scope: Scope
 
 

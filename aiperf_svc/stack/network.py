@@ -56,7 +56,7 @@ def _spec(policy: Policy, identity: Identity) -> net.NetworkPolicySpecArgs:
         pod_selector=_release_pods(policy.of_release, identity)
         if policy.of_release
         else _stack_pods(policy.components, identity),
-        # Both types are always listed, so that traffic that a policy does not list is denied.
+        # Always list both types, which denies traffic that a policy does not list.
         policy_types=["Ingress", "Egress"],
         ingress=[
             net.NetworkPolicyIngressRuleArgs(from_=_peers(rule, identity), ports=_ports(rule))

@@ -1,4 +1,4 @@
-"""Where pods run: tolerations, affinity, spread over nodes, and further networks."""
+"""Placement of pods: tolerations, affinity, spread over nodes, and additional networks."""
 
 import json
 
@@ -25,7 +25,7 @@ def tolerations(placement: Placement) -> list[core.TolerationArgs] | None:
 
 
 def affinity(plan: PodPlan, identity: Identity, pods: PodSet) -> core.AffinityArgs | None:
-    """Return on which nodes the pods of a set run, and near or away from which other pods."""
+    """Return the affinity of a set's pods: allowed nodes, and pods to be near to or away from."""
     placement, node = plan.placement, None
     if placement.require_nodes or placement.prefer_nodes or pods.node:
         term = _node_term(placement.require_nodes, pods.node)
@@ -69,7 +69,7 @@ def affinity(plan: PodPlan, identity: Identity, pods: PodSet) -> core.AffinityAr
 
 
 def _node_term(labels: dict[str, tuple[str, ...]], node: str = "") -> core.NodeSelectorTermArgs:
-    """Return the term for node labels, and for the name of one node."""
+    """Return a term for node labels and for the name of one node."""
     named = core.NodeSelectorRequirementArgs(key="metadata.name", operator="In", values=[node])
     return core.NodeSelectorTermArgs(
         match_expressions=[
@@ -96,8 +96,7 @@ def spread(plan: PodPlan, identity: Identity) -> list[core.TopologySpreadConstra
 
 
 def networks(placement: Placement) -> dict[str, str]:
-    """Return the annotation of Multus. The plugins of the definition get `cni-args` as
-    arguments."""
+    """Return the annotation of Multus. The definition's plugins get `cni-args` as arguments."""
     if not placement.networks:
         return {}
     wanted = []

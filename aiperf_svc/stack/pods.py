@@ -36,13 +36,14 @@ core, apps, batch, meta = k8s.core.v1, k8s.apps.v1, k8s.batch.v1, k8s.meta.v1
 
 
 def make_service(plan: PodPlan, scope: Scope, parent: pulumi.Resource) -> core.Service:
-    """Create a headless Service, which names a pod's address without a virtual one in between."""
+    """Create a headless Service, whose name resolves to the pod's own address."""
     return core.Service(
         plan.name,
         metadata=scope.metadata(plan.name, component=plan.name, annotations=SKIP_AWAIT),
         spec=core.ServiceSpecArgs(
             cluster_ip="None",
-            # Peers connect before a pod is ready: readiness does not depend on finding peers.
+            # Peers connect before a pod is ready, because readiness does not depend on finding
+            # peers.
             publish_not_ready_addresses=True,
             selector=scope.identity.selector(plan.name),
             ports=[
@@ -63,10 +64,10 @@ def make_deployment(
     *,
     is_replaced: bool = False,
 ) -> apps.Deployment:
-    """Create the Deployment of a pod, which Pulumi awaits until every replica is ready.
+    """Create the Deployment of a pod. Pulumi waits until every replica is ready.
 
-    `is_replaced`: a change makes another Deployment. Of one that is updated, Pulumi can take the
-    readiness of the pods before for that of the new ones.
+    `is_replaced`: a change creates another Deployment. After an update of a Deployment, Pulumi may
+    mistake the readiness of the old pods for that of the new ones.
     """
     identity = scope.identity
     options = scope.options(
@@ -99,7 +100,7 @@ def make_deployment(
 def make_job(
     plan: JobPlan, scope: Scope, mounted: MountedNames, parent: pulumi.Resource
 ) -> batch.Job:
-    """Create an Indexed Job, of which no pod runs until the collector lets it."""
+    """Create an Indexed Job without running pods; the collector starts them."""
     pod = plan.pod
     replaced = pulumi.ResourceOptions(replace_on_changes=["spec"], delete_before_replace=True)
     return batch.Job(
@@ -120,7 +121,7 @@ def make_job(
             ),
         ),
         opts=pulumi.ResourceOptions.merge(
-            # What is changed while the Job runs is the collector's.
+            # The collector owns the fields that change while the Job runs.
             scope.options(parent, is_deleted_first=True, ignore_changes=("spec.parallelism",)),
             replaced,
         ),
@@ -128,8 +129,8 @@ def make_job(
 
 
 def _failure_policy(pod: PodPlan) -> batch.PodFailurePolicyArgs:
-    """Return the policy for an index whose pod has failed: a drain, or a pod of higher priority,
-    costs no attempt; a config that is refused is refused again."""
+    """Return the policy for an index with a failed pod: a drain, or preemption by a pod of higher
+    priority, does not count as an attempt; a refused config would be refused again."""
     disrupted = batch.PodFailurePolicyOnPodConditionsPatternArgs(
         type="DisruptionTarget", status="True"
     )
@@ -152,8 +153,8 @@ def pod_template(
     labels: Mapping[str, str] | None = None,
     **rest: Any,
 ) -> core.PodTemplateSpecArgs:
-    """Return the template of a pod, or of the pods of one set; `labels` are added, and `rest` to
-    its spec."""
+    """Return the template of a pod, or of the pods of one set. `labels` are added, and `rest` is
+    added to its spec."""
     return core.PodTemplateSpecArgs(
         metadata=meta.ObjectMetaArgs(
             labels={
@@ -270,7 +271,7 @@ def _volume(volume: Volume, mounted: MountedNames, identity: Identity) -> core.V
         files = core.ImageVolumeSourceArgs(reference=volume.source, pull_policy="IfNotPresent")
         return core.VolumeArgs(name=volume.name, image=files)
     if volume.kind == "host-path":
-        # Never made: it would stay on the node.
+        # Never created, because it would remain on the node.
         there = core.HostPathVolumeSourceArgs(path=volume.source, type="Directory")
         return core.VolumeArgs(name=volume.name, host_path=there)
     medium = "Memory" if volume.kind == "memory" else None
@@ -281,7 +282,7 @@ def _volume(volume: Volume, mounted: MountedNames, identity: Identity) -> core.V
 def make_stateful_sets(
     plan: PodPlan, scope: Scope, mounted: MountedNames, parent: pulumi.Resource
 ) -> None:
-    """Create the StatefulSets of a pod, which Pulumi awaits until every replica is ready."""
+    """Create the StatefulSets of a pod. Pulumi waits until every replica is ready."""
     for each in plan.sets:
         _make_stateful_set(plan, each, scope, mounted, parent)
 
@@ -342,7 +343,7 @@ def _make_stateful_set(
                 )
             ),
         ),
-        # An update would replace one pod after the other, and keep what the last run wrote.
+        # An update would replace one pod after the other, and keep the files of the last run.
         opts=pulumi.ResourceOptions.merge(
             options,
             pulumi.ResourceOptions(replace_on_changes=["spec"], delete_before_replace=True),

@@ -1,7 +1,7 @@
 """The component `aiperf:Benchmark` for Pulumi programs in other languages.
 
-Pulumi finds its provider as the command `pulumi-resource-aiperf` on PATH, which the package has, or
-as the folder `provider/` of the repository.
+Pulumi finds its provider as the command `pulumi-resource-aiperf` on PATH, which the package
+installs, or in the folder `provider/` of the repository.
 """
 
 import sys
@@ -44,5 +44,5 @@ class BenchmarkProvider(ComponentProvider):
 
 
 def main() -> None:
-    """Serve the component to the engine whose address is an argument."""
+    """Serve the component to the engine at the address in the arguments."""
     serve(BenchmarkProvider(), sys.argv[1:])

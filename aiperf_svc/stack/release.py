@@ -1,5 +1,5 @@
-"""The target of kind release: the objects of a chart, of manifests or of a custom resource, and the
-pod that is ready when they serve."""
+"""The target of kind release: the objects of a chart, of manifests or of a custom resource, and a
+pod that becomes ready when they serve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class ReleaseArgs:
 
 
 class Release(pulumi.ComponentResource):
-    """Creates the objects, the Services by which the pages of its pools are read, and the pod that
+    """Creates the objects, Services for reading the metrics pages of its pools, and the pod that
     waits until all rules hold and all pools have their replicas."""
 
     def __init__(
@@ -92,14 +92,14 @@ class Release(pulumi.ComponentResource):
         token = f"kubernetes:{group or 'core'}/{version}:{manifest['kind']}"
         timeout_s = args.plan.gate.ready_timeout_s + AWAIT_MARGIN_S
         options = pulumi.ResourceOptions.merge(
-            # A custom resource is deleted while its operator still can remove its finalizers.
+            # A custom resource is deleted while its operator can still remove its finalizers.
             scope.options(
                 self,
                 create_timeout_s=timeout_s,
                 is_deleted_first=is_custom(manifest) or makes_pods or is_global,
             ),
             pulumi.ResourceOptions(
-                # A visit of an experiment in blocks differs by an annotation alone.
+                # A visit of an experiment in blocks differs only by an annotation.
                 replace_on_changes=["spec", "metadata.annotations"] if makes_pods else None,
                 delete_before_replace=True,
             ),
@@ -108,9 +108,9 @@ class Release(pulumi.ComponentResource):
         return pulumi.CustomResource(token, name, props, options)
 
     def _helm(self, args: ReleaseArgs) -> list[pulumi.Resource]:
-        """Install the charts whose hooks run."""
+        """Install the charts that have hooks enabled."""
         scope = args.scope
-        # The runner deletes the namespace first, and then Helm would find no release.
+        # The runner deletes the namespace first, after which Helm would find no release.
         options = scope.options(self, create_timeout_s=args.plan.gate.ready_timeout_s)
         return [
             k8s.helm.v3.Release(
@@ -132,7 +132,7 @@ class Release(pulumi.ComponentResource):
         ]
 
     def _pages(self, pool: str, labels: Mapping[str, str], port: int, scope: Scope) -> None:
-        """Create a headless Service, whose name has the addresses of all pods of a pool."""
+        """Create a headless Service whose name resolves to the addresses of all pods of a pool."""
         name = f"pool-{pool}"
         k8s.core.v1.Service(
             name,
@@ -146,14 +146,14 @@ class Release(pulumi.ComponentResource):
         )
 
     def _rules(self, args: ReleaseArgs) -> list[k8s.rbac.v1.PolicyRuleArgs]:
-        """Rules that allow reading the objects of `ready`, and the pods of the pools."""
+        """Return the rules that allow reading the objects of `ready` and the pods of the pools."""
         types = watched_types(args.target, args.plan.objects)
         return [rule("", "pods", "list"), *(rule(*each, "get") for each in types)]
 
 
 def _namespace_owner(scope: Scope) -> list[k8s.meta.v1.OwnerReferenceArgs]:
     """Return the stack's own Namespace as the owner: Kubernetes deletes a cluster-scoped object
-    with it, whoever deletes the Namespace."""
+    with it, even if the runner does not delete the Namespace."""
     space = scope.deleted_with
     assert isinstance(space, k8s.core.v1.Namespace)
     return [
@@ -167,7 +167,7 @@ def _namespace_owner(scope: Scope) -> list[k8s.meta.v1.OwnerReferenceArgs]:
 
 
 def _placed(value: Any, namespace: pulumi.Input[str]) -> Any:
-    """Return a value with the name of the stack's namespace where it was rendered for it."""
+    """Return a value with the placeholder namespace replaced by the stack's namespace."""
     if isinstance(value, str) and NAMESPACE in value:
         return pulumi.Output.from_input(namespace).apply(
             lambda name: value.replace(NAMESPACE, name)

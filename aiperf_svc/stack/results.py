@@ -14,13 +14,12 @@ PORT = int(Port.RESULTS_API)
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsArgs:
-    """The pod that has the results, and how it is exposed."""
+    """The pod with the results, and how it is exposed."""
 
     pod: str
     exposure: Exposure
     scope: Scope
-    """Scope that depends on the pod's Deployment: Pulumi awaits a load balancer, which needs a
-    pod."""
+    """Scope that depends on the pod's Deployment, because a load balancer needs a pod."""
 
 
 class Results(pulumi.ComponentResource):
@@ -99,7 +98,7 @@ class Results(pulumi.ComponentResource):
 
 
 def _node_url(spec: k8s.core.v1.outputs.ServiceSpec) -> str:
-    """Return the URL of a NodePort with a placeholder: the user knows which node can be reached."""
+    """Return the URL of a NodePort with a placeholder: the user knows a reachable node."""
     return f"http://NODE:{spec.ports[0].node_port or PORT}" if spec.ports else ""
 
 

@@ -10,21 +10,21 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.plan.identity import Identity
 
 SKIP_AWAIT = {"pulumi.com/skipAwait": "true"}
-"""Annotations for objects whose readiness depends on objects that are created after them."""
+"""Annotations of objects whose readiness depends on objects that are created later."""
 PROVIDER = {
     "pulumi.com/deletionPropagationPolicy": "background",
     "pulumi.com/patchFieldManager": "aiperf-svc",
 }
-"""Annotations that the provider reads, of every object.
+"""Annotations of every object for the provider.
 
-Background deletion: an object is gone as soon as its deletion is requested, and Kubernetes then
-removes what it owned. By the provider's default the object stays until its dependents are gone, and
-the provider may miss its end: docs/decisions/0031-how-a-stack-is-deleted.md.
+Background deletion: an object disappears as soon as its deletion is requested, and Kubernetes then
+removes its dependents. By the provider's default the object stays until its dependents are gone,
+and the provider may miss its end: docs/decisions/0031-how-a-stack-is-deleted.md.
 
-One field manager: by default each resource has a random one, which the state keeps. If `up` is
-killed while an object is created, the state does not have it, and the next `up`, as another
-manager, would be refused where a value has changed, as keys and the labels of a new run always
-have."""
+One field manager: by default each resource has a random one, which is kept in the state. If `up` is
+killed while it creates an object, the state does not have it. The next `up` would use another
+manager, and would be refused where a value has changed, which is always the case for keys and the
+labels of a new run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,12 @@ class Scope:
     provider: k8s.Provider
     delete_timeout_s: int
     owners: tuple[k8s.meta.v1.OwnerReferenceArgs, ...] = ()
-    """Owners of every object in an existing namespace: the anchor, whose deletion deletes
-    everything else."""
+    """Owners of every object in an existing namespace: the anchor, which owns everything."""
     deleted_with: pulumi.Resource | None = None
     """Resource whose deletion deletes everything else: the stack's own Namespace. Objects with pods
-    are deleted first, so that the pods end while Kubernetes empties the namespace."""
+    are deleted first, so the pods end while Kubernetes empties the namespace."""
     after: tuple[pulumi.Resource, ...] = ()
-    """Resources that objects are created after and deleted before."""
+    """Resources that are created before and deleted after the objects."""
 
     def depends_on(self, *resources: pulumi.Resource) -> Self:
         """Return the same scope for objects that also depend on `resources`."""
@@ -56,7 +55,7 @@ class Scope:
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> k8s.meta.v1.ObjectMetaArgs:
-        """Return the metadata of an object; the stack's name is added to `name`."""
+        """Return the metadata of an object. Its name is `name` with the stack's name added."""
         return self.named(
             self.identity.name(name), component=component, annotations=annotations, labels=labels
         )

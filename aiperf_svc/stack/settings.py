@@ -1,5 +1,5 @@
-"""Settings of the program: the stack's configuration and the cluster to use, unless another process
-or another state uses the stack's name there."""
+"""Settings of the program: the stack's configuration and the cluster. Refuses a stack name that
+another process or another state uses in the cluster."""
 
 import asyncio
 import functools
@@ -18,7 +18,7 @@ from aiperf_svc.adapters.cluster.api.connection import Refused, connect, retried
 from aiperf_svc.adapters.cluster.ownership import (
     HOLDER,
     Users,
-    of_another_state,
+    other_state_text,
     owner_name,
     users_of,
 )
@@ -43,11 +43,11 @@ from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.stacks import plan_stack
 
 PROVIDER_VERSION = "4.18.1"
-"""Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""
+"""Version of Pulumi's Kubernetes provider that all cluster tests use."""
 READ_STATE = "pulumi:pulumi:readStackResourceOutputs"
-"""Function of the engine that returns types and outputs of all resources in a stack's state. The
-SDK for Node offers it as `listResourceOutputs`. A StackReference returns the outputs of the stack
-alone, which are missing after an `up` that failed."""
+"""Function of the engine that returns the types and outputs of all resources in a stack's state.
+The SDK for Node offers it as `listResourceOutputs`. A StackReference returns only the stack's
+outputs, which are missing after a failed `up`."""
 
 _COPY = (
     "the Kubernetes provider writes copies of the kubeconfig, with the client's key, to "
@@ -59,18 +59,17 @@ _COPY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The cluster to use. The state holds the content of a kubeconfig only if it is encrypted."""
+    """The cluster to use. The state contains a kubeconfig only if it is encrypted."""
 
     kubeconfig: pulumi.Input[str] | None
-    """Path of the kubeconfig, or its content as a secret Output. None: `KUBECONFIG`, or the default
-    path."""
+    """Path of the kubeconfig, or its content as a secret Output. None: `KUBECONFIG` or default."""
     context: str | None
     identifier: str | None
     """Identifier of the cluster. The program refuses another cluster with this stack's state."""
     provider_version: str
     """Version of the provider's plugin, which the CLI downloads if it is missing."""
     render_to: str | None
-    """Write manifests into this folder instead of talking to a cluster."""
+    """Folder for manifests, which are written there instead of contacting a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +78,13 @@ class Settings:
 
     plan: StackPlan
     owner: str
-    """Who makes the stack: `user@host`, or what AIPERF_OWNER names."""
+    """Owner of the stack: `user@host`, or the value of AIPERF_OWNER."""
     cluster: Cluster
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
-    """Maps the name of a Secret to those values of the stack's configuration that the plan
-    names."""
+    """Maps the name of a Secret to the required values of the stack's configuration."""
     warnings: tuple[str, ...] = ()
     summary: str = ""
-    """What a reviewer needs of the plan; empty if the runner has shown it."""
+    """Summary of the plan for a reviewer; empty if the runner has shown it."""
 
 
 def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -138,13 +136,13 @@ def _summary(plan: StackPlan) -> str:
 
 
 def _project_folder() -> Path:
-    """Return the folder of the project: Pulumi runs the program in it or in one below it."""
+    """Return the folder of the project: Pulumi runs the program in it or in a subfolder."""
     here = Path.cwd()
     return next((each for each in (here, *here.parents) if (each / "Pulumi.yaml").is_file()), here)
 
 
 def check_is_path(kubeconfig: pulumi.Input[str] | None, name: str) -> None:
-    """Raise RunError if a kubeconfig is given by its content."""
+    """Raise RunError if the content of a kubeconfig is given instead of its path."""
     if isinstance(kubeconfig, str) and "\n" in kubeconfig:
         raise pulumi.RunError(
             f"{name} holds the file's content, which would be kept in the state in plain text; "
@@ -155,13 +153,13 @@ def check_is_path(kubeconfig: pulumi.Input[str] | None, name: str) -> None:
 def copy_warnings(
     kubeconfig: pulumi.Input[str] | None, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the warning about the copies that the provider leaves, which the runner removes."""
+    """Return the warning about the provider's copies; the runner removes them."""
     has_copy = HOLDER not in environ and bool(kubeconfig is not None or environ.get("KUBECONFIG"))
     return (_COPY.format(folder=tempfile.gettempdir()),) if has_copy else ()
 
 
 def _plan(config: pulumi.Config, environ: Mapping[str, str]) -> StackPlan:
-    """Return the plan that the runner has made; without a runner, make it."""
+    """Return the runner's plan, or create one if there is no runner."""
     if PLAN in environ:
         return read_plan(Path(environ[PLAN]))
     return make_plan(
@@ -185,7 +183,7 @@ def make_plan(
     shape: int | None,
     environ: Mapping[str, str],
 ) -> StackPlan:
-    """Make the plan of a benchmark, which `source` names in errors. Raises ConfigError."""
+    """Create the plan of a benchmark; `source` names it in errors. Raises ConfigError."""
     settings = StackSettings(
         stack=stack,
         version=aiperf_svc.__version__,
@@ -199,15 +197,15 @@ def make_plan(
 
 
 def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
-    """Raise RunError if a process works on a stack of this name, another state has made one that is
-    within its time to live, others have made cluster-scoped objects of its release, or that is
-    unknown since the API server fails. A cluster that does not respond is left to the provider,
-    which reports it. `aiperf-svc run` has looked before it called Pulumi."""
+    """Raise RunError if a process works on a stack of this name, if another state has created one
+    that is within its time to live, if the names of its release's cluster-scoped objects are taken,
+    or if this is unknown because the API server fails. If the cluster does not respond, the
+    provider reports it. `aiperf-svc run` has already checked this before it calls Pulumi."""
     kubeconfig, stack = cluster.kubeconfig, plan.identity.stack
     if HOLDER in os.environ or cluster.render_to or pulumi.runtime.is_dry_run():
         return
     if kubeconfig is not None and not isinstance(kubeconfig, str):
-        return  # The cluster may not exist yet.
+        return  # the cluster may not exist yet
     wanted = plan.config.deployment.namespace
     namespace = wanted.name if wanted.mode == "existing" else None
     makes_outside = plan.release is not None and plan.release.cluster_scoped
@@ -219,7 +217,7 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
             return users, await take_outside(api) if makes_outside else None
 
     try:
-        # Pulumi's own event loop runs in this thread.
+        # In a thread, because Pulumi's own event loop runs in this one.
         with ThreadPoolExecutor(1) as thread:
             users, outside = thread.submit(asyncio.run, look()).result()
     except Refused as error:
@@ -251,7 +249,7 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     own = made_roots(state)
     others = [lease for uid, lease in users.alive.items() if uid not in own]
     if others:
-        words = of_another_state(
+        words = other_state_text(
             stack, [each.namespace for each in others], [each.owner for each in others]
         )
         raise pulumi.RunError(f"{words}. Nothing was changed")
@@ -266,11 +264,12 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
 
 
 def read_state() -> list[Json]:
-    """Return types and outputs of the resources that this state has. Raises EnvironmentProblem if
-    it cannot be read."""
+    """Return the types and outputs of the resources in this state. Raises EnvironmentProblem if it
+    cannot be read."""
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
     root = pulumi.runtime.get_root_resource()
-    # The engine writes the root into the state, and then nothing until the program makes something.
+    # The engine writes the root into the state, and then nothing until the program creates a
+    # resource.
     after_root: pulumi.Input[str] = name if root is None else root.urn.apply(lambda _: name)
     try:
         found: Json = pulumi.runtime.invoke(READ_STATE, {"stackName": after_root}).value

@@ -33,7 +33,7 @@ class PodsArgs:
 
 
 class Target(pulumi.ComponentResource):
-    """Creates the target's Service and Deployment, and awaits that the server is ready."""
+    """Creates the target's Service and Deployment, and waits until the server is ready."""
 
     def __init__(
         self, name: str, args: PodsArgs, opts: pulumi.ResourceOptions | None = None
@@ -48,8 +48,8 @@ class Target(pulumi.ComponentResource):
 
 
 class ControlPlane(pulumi.ComponentResource):
-    """The services that run once each, in five named pods or in one. Creates the Services, then all
-    Deployments at once, so that no pod waits for another to be ready."""
+    """The services that run once each, in five named pods or in one. Creates the Services first,
+    then all Deployments at once, so no pod waits for another to be ready."""
 
     def __init__(
         self, name: str, args: PodsArgs, opts: pulumi.ResourceOptions | None = None
@@ -66,8 +66,8 @@ class ControlPlane(pulumi.ComponentResource):
 
 
 class WorkerPool(pulumi.ComponentResource):
-    """Workers, or the ranks of a tool, and record processors. Creates one Deployment for each kind
-    of pod, and the StatefulSets of pods with stable names. Pods connect to the control plane by the
+    """Workers or the ranks of a tool, and record processors. Creates one Deployment for each kind
+    of pod, and StatefulSets for pods with stable names. Pods connect to the control plane by the
     names of its Services."""
 
     def __init__(
@@ -100,7 +100,7 @@ class FanOutArgs:
 
 
 class FanOut(pulumi.ComponentResource):
-    """Creates the collector with its Role, and the Jobs when it is ready to start them."""
+    """Creates the collector with its Role, and the Jobs after the collector is ready."""
 
     collector: k8s.apps.v1.Deployment
 
@@ -125,8 +125,8 @@ class FanOut(pulumi.ComponentResource):
 
 
 def _rules(args: FanOutArgs) -> list[k8s.rbac.v1.PolicyRuleArgs]:
-    """Rules that allow starting and stopping these Jobs, and seeing why their pods do not run and
-    when the stack deletes itself."""
+    """Return the rules that allow starting and stopping these Jobs, and reading why their pods do
+    not run and when the stack deletes itself."""
     names = args.base.identity.name
     jobs = k8s.rbac.v1.PolicyRuleArgs(
         api_groups=["batch"],

@@ -12,7 +12,7 @@ import pytest
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.services.abandonments import LEAST_LOOK_NS, PRUNED_AT, Abandonments
+from aiperf_svc.services.abandonments import MIN_CHECK_NS, PRUNED_AT, Abandonments
 from tests.support.in_one_loop import config, lines, results_of, server, stack
 
 
@@ -245,7 +245,7 @@ def test_waiting_request_is_checked_each_millisecond() -> None:
     made = sender(client := NotingClient(), delay_ns=0)
     request = sent_by(made)
     now = run_check(made)
-    assert made.next_wall_ns == now + LEAST_LOOK_NS
+    assert made.next_wall_ns == now + MIN_CHECK_NS
     written(request, now + 10)
     run_check(made)
     assert client.abandoned == [request]

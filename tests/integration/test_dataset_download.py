@@ -155,7 +155,7 @@ async def _broken_run(server: Server, folder: Path) -> None:
     def progress(have: int, total: int) -> None:
         server.statuses = [503] * MAX_FRUITLESS_ATTEMPTS
 
-    with pytest.raises(EnvironmentProblem, match=r"status 503; what has arrived is kept"):
+    with pytest.raises(EnvironmentProblem, match=r"status 503; received data is kept"):
         await download(
             server.url, folder=folder, max_bytes=2**20, progress=progress, retry_delay_s=0
         )

@@ -13,10 +13,10 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, Response
 from aiperf_svc.adapters.cluster.teardown.deadline import (
+    FIRST_RETRY_S,
     RECHECK_S,
     RENEW_S,
     RETRY_S,
-    SOON_S,
     Deadline,
     Expiring,
     keep_deadline,
@@ -183,7 +183,7 @@ def test_a_refused_deletion_is_tried_again(api: FakeApi, account: Path, status: 
 def test_deadline_waits_for_an_unreachable_api_server(account: Path) -> None:
     gone = FakeApi()
     gone.server_close()
-    assert _keep(gone, account, ttl_s=1, waits=3).pauses == [SOON_S] * 3
+    assert _keep(gone, account, ttl_s=1, waits=3).pauses == [FIRST_RETRY_S] * 3
     assert not (account / "kept").exists()
 
 
@@ -260,7 +260,7 @@ def test_unreadable_response_is_requested_again(
 ) -> None:
     api.broken = [response]
     clock = _keep(api, account, ttl_s=120, waits=2)
-    assert clock.pauses == [SOON_S, 119]
+    assert clock.pauses == [FIRST_RETRY_S, 119]
     assert api.deletions == []
     assert (account / "kept").exists()
 
@@ -340,7 +340,7 @@ def test_undeletable_budget_does_not_keep_the_stack(
 def test_invisible_stack_is_not_kept(api: FakeApi, account: Path) -> None:
     api.created_s[BUDGET] = CREATED_S
     api.statuses = [403]
-    assert _keep_both(api, account, waits=1).pauses == [SOON_S]
+    assert _keep_both(api, account, waits=1).pauses == [FIRST_RETRY_S]
     assert not (account / "kept").exists()
 
 

@@ -17,7 +17,7 @@ from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.experiment_results import ExperimentResults
-from aiperf_svc.services.trials import FORGOTTEN, ExperimentController, TrialFollower
+from aiperf_svc.services.trials import LOST_PROGRESS, ExperimentController, TrialFollower
 from tests.support.fake_results_api import Provider, make_status
 from tests.support.in_one_loop import controller_context, started_bus
 
@@ -111,7 +111,7 @@ async def test_controller_that_forgot_trials_ends_the_experiment(tmp_path: Path)
             follower._take(message, TRIAL)
             last = await follower.after(current)
             assert (last.serial, last.is_over) == (4, True)
-            assert (last.state, last.reason) == (RunState.FAILED, FORGOTTEN)
+            assert (last.state, last.reason) == (RunState.FAILED, LOST_PROGRESS)
 
 
 async def test_missing_files_of_a_trial_are_reported(tmp_path: Path) -> None:

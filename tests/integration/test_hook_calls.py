@@ -98,7 +98,7 @@ async def test_held_run_is_ready_after_its_first_hooks(server: Server, tmp_path:
         server.goes_on.set()
         await run.wait_for_state("ready")
         assert server.log == ["/start_profile"]
-        run.records_manager.tell(Start(time_ns()))
+        run.records_manager.handle_message(Start(time_ns()))
         summary = await run.results()
     assert server.log == ["/start_profile", *[CHAT] * 3, "/stop_profile"]
     assert [call["problem"] for call in summary["aiperf_svc"]["hooks"]] == ["", ""]
@@ -110,7 +110,7 @@ async def test_held_run_calls_hooks_between_phases(server: Server, tmp_path: Pat
     async with stack(settings, tmp_path, is_held=True) as run:
         await run.wait_for_state("ready")
         assert server.log == []
-        run.records_manager.tell(Start(time_ns()))
+        run.records_manager.handle_message(Start(time_ns()))
         await run.results()
     assert server.log == [*[CHAT] * 2, "/start_profile", *[CHAT] * 3, "/stop_profile"]
 

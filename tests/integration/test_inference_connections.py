@@ -15,7 +15,7 @@ import pytest
 from aiperf_svc.adapters.inference import request_writer
 from aiperf_svc.adapters.inference.client import CUT_AT_ONCE
 from aiperf_svc.adapters.inference.connection import IDLE
-from aiperf_svc.adapters.inference.pool import ROOM_FOR
+from aiperf_svc.adapters.inference.pool import FD_TABLE_SIZE
 from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
@@ -40,7 +40,7 @@ async def test_missing_server_is_a_connect_error() -> None:
 async def test_no_request_waits_for_room_for_its_descriptor() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with bench(responses()):
-        assert room_for_descriptors() >= min(limit, ROOM_FOR)
+        assert room_for_descriptors() >= min(limit, FD_TABLE_SIZE)
 
 
 def room_for_descriptors() -> int:

@@ -98,7 +98,7 @@ async def test_killed_process_is_replaced(mock: RunningMockServer) -> None:
 async def test_stalled_process_continues_after_its_duration(mock: RunningMockServer) -> None:
     found = await carry_out(mock.url, do="stall", duration="300ms", pick="all")
     assert found.problem == ""
-    assert found.evidence == "state T in /proc/PID/stat; continued after it"
+    assert found.evidence == "state T in /proc/PID/stat; continued afterwards"
     assert found.end_wall_ns - found.begin_wall_ns >= 300 * 10**6
     assert await asyncio.to_thread(complete, mock)
 

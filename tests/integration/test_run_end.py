@@ -131,10 +131,10 @@ async def test_next_trial_waits_for_results_of_failed_one(tmp_path: Path) -> Non
         made = SystemController(context, bus)
         made.on_roster(RosterPublished("run", "worker-manager", 1, 1, False, True, (), members))
         made.on_heartbeat(beat(Service.WORKER, RunState.PENDING, error="out of memory"))
-        made._look_at_deadline(RunState.FAILED, system_controller.ENDING_S)
+        made._check_deadline(RunState.FAILED, system_controller.ENDING_S)
         assert ended == []
         made.on_heartbeat(beat(Service.RECORDS_MANAGER, RunState.FAILED))
-        made._look_at_deadline(RunState.FAILED, system_controller.ENDING_S)
+        made._check_deadline(RunState.FAILED, system_controller.ENDING_S)
     assert ended == [RunState.FAILED]
 
 

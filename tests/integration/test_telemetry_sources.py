@@ -19,7 +19,7 @@ from tests.support.scripted_server import SECOND_HOST, pages, with_telemetry
 @pytest.fixture(autouse=True)
 def _slow_pages_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow for slow pages on a busy machine, in particular large ones."""
-    for name in ("TIMEOUT_S", "LOOK_UP_S", "LAST_PAGE_S"):
+    for name in ("TIMEOUT_S", "LOOKUP_S", "LAST_PAGE_S"):
         monkeypatch.setattr(telemetry_reader, name, WAIT_S)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest
 from aiperf_svc.adapters.exports.result_files import Results
-from aiperf_svc.adapters.results_api.run_api import Events, Start, Told
+from aiperf_svc.adapters.results_api.run_api import Events, RunnerMessage, Start
 from aiperf_svc.adapters.results_api.server import ResultsServer
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.core.events.report import EventReport
@@ -65,14 +65,14 @@ class Provider:
     def cancel(self, reason: str) -> None:
         self.cancelled.append(reason)
 
-    def tell(self, told: Told) -> None:
-        match told:
+    def handle_message(self, message: RunnerMessage) -> None:
+        match message:
             case Start():
-                self.started.append(told.at_wall_ns)
+                self.started.append(message.at_wall_ns)
             case Events(start_wall_ns, reports):
                 self.events.append((start_wall_ns, reports))
             case ScalingReport():
-                self.scaling = told
+                self.scaling = message
 
     def collected(self) -> None:
         self.was_collected.set()

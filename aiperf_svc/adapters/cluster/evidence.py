@@ -1,5 +1,5 @@
 """Saves the state of a failed stack before anything is deleted: events, statuses, descriptions and
-the last logs. Never the value of a Secret."""
+the ends of the logs. Values of Secrets are never saved."""
 
 import asyncio
 from pathlib import Path
@@ -16,13 +16,13 @@ from aiperf_svc.plan.identity import STACK_LABEL
 
 LOG_LINES = 2_000
 LOG_BYTES = 2**20
-"""Most bytes saved of a log, from its end."""
+"""Maximum number of bytes saved of a log, taken from its end."""
 EVENT_LIMIT = 4096
-"""Most characters of a message of an event or container; a termination message has as many
-bytes."""
+"""Maximum number of characters of an event or container message; a termination message may have as
+many bytes."""
 LOGGED_PODS = 64
-"""Most pods whose logs are saved, failing ones first: workers of a large stack log much the
-same."""
+"""Maximum number of pods whose logs are saved, failing ones first. The workers of a large stack log
+much the same."""
 NO_LOG = "unable to retrieve container logs"
 """Response of the kubelet, with status 200, when it has just removed that container."""
 NOT_SAVED = "not-saved.txt"
@@ -34,8 +34,8 @@ async def save_evidence(
 ) -> tuple[Path, ...]:
     """Save everything about a stack into `folder`, and return the files written.
 
-    Anything that could not be read is named in not-saved.txt and stops nothing, so that a failure
-    does not delay the teardown. Raises OSError if the folder cannot be written.
+    What cannot be read is listed in not-saved.txt and does not stop the rest, so a failure does not
+    delay the teardown. Raises OSError if the folder cannot be written.
     """
     saving = _Saving(cluster, namespace, stack, folder)
     await saving.all()
@@ -45,8 +45,8 @@ async def save_evidence(
 async def save_logs(
     cluster: Cluster, *, namespace: str, stack: str, folder: Path
 ) -> tuple[str, ...]:
-    """Save the end of each pod's log into `folder`/logs. Returns a line for each that could not be
-    read. Raises OSError if the folder cannot be written."""
+    """Save the end of each pod's log into `folder`/logs. Return a line for each unreadable log.
+    Raises OSError if the folder cannot be written."""
     return await _Saving(cluster, namespace, stack, folder).logs()
 
 
@@ -141,18 +141,18 @@ class _Saving:
     def _write(self, name: str, content: str) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The log of a foreign image may have control characters, and users read it in a terminal.
+        # A foreign image may log control characters, and users read the log in a terminal.
         path.write_text(lines(content))
         self.written.append(path)
 
 
 def described(found: Json) -> str:
-    """Format an object as YAML, without fields for its controllers only and without secret
-    values."""
+    """Format an object as YAML, without secret values and without fields that only controllers
+    use."""
     metadata = {k: v for k, v in found["metadata"].items() if k != "managedFields"}
     shown = {**found, "metadata": metadata}
     if found.get("kind") == "Secret":
-        # Tools repeat an object's whole content in annotations.
+        # Tools repeat an object's complete content in annotations.
         metadata.pop("annotations", None)
         for field in ("data", "stringData"):
             if field in shown:
@@ -202,8 +202,8 @@ def is_fine(pod: Json) -> bool:
 
 
 def _is_about(event: Json, stack: str, namespace: str) -> bool:
-    """Return whether an event is about a stack's object: their names contain the stack's name, and
-    so does its own namespace's."""
+    """Return whether an event is about a stack's object: the object's name or the stack's own
+    namespace contains the stack's name."""
     name = (event.get("involvedObject") or {}).get("name", "")
     return f"-{stack}-" in f"-{name}-" or f"-{stack}-" in f"-{namespace}-"
 

@@ -1,5 +1,5 @@
-"""Labels nodes with the verdicts of a qualification. Nothing is tainted or cordoned: what follows
-from a verdict is the cluster's own decision."""
+"""Labels nodes with the verdicts of a qualification. It neither taints nor cordons nodes: the
+cluster decides how to use the labels."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ LONGEST_REASON = 1_000
 
 
 class Patches(Protocol):
-    """What is needed of a connection to a cluster."""
+    """The methods of a cluster connection that labelling needs."""
 
     async def patch(self, path: str, changes: Json) -> Any:
         """Merge changes into an object. Raises Refused, Unreachable."""
@@ -25,8 +25,9 @@ class Patches(Protocol):
 async def label_nodes(
     cluster: Patches, found: Qualification, *, say: Callable[[str], None]
 ) -> None:
-    """Set the labels and the annotation of each node. Needs the right to patch nodes. Raises
-    EnvironmentProblem that names the nodes that cannot be patched, after all others; Unreachable.
+    """Set the labels and the annotation of each node. Requires the right to patch nodes. Raises
+    EnvironmentProblem with the names of the nodes that cannot be patched, after patching all
+    others; Unreachable.
     """
     refused = []
     for node in found.nodes:
@@ -42,8 +43,8 @@ async def label_nodes(
 
 
 def changes_of(node: NodeResult, ended_at: str) -> Json:
-    """Return the merge patch of a node. Without a reason, that of an earlier qualification is
-    removed."""
+    """Return the merge patch of a node. Without a reason, the patch removes the reason of an
+    earlier qualification."""
     reasons = "; ".join(f"{each.check}: {each.reason}" for each in node.checks if each.reason)
     return {
         "metadata": {

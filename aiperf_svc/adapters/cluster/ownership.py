@@ -34,15 +34,15 @@ from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem, error_
 from aiperf_svc.plan.identity import ANCHOR, LEASE, STACK_LABEL
 
 OWNER, HOLDER = "AIPERF_OWNER", "AIPERF_HOLDER"
-"""Environment variables: the owner to use in place of `user@host`; and the process that calls
-`pulumi`, which has checked itself whether another process works on the stack."""
+"""Environment variables: the owner to use instead of `user@host`, and the process that runs
+`pulumi` and has already checked that no other process works on the stack."""
 LEASES = "/apis/coordination.k8s.io/v1"
 POLL_S = 1.0
-"""Seconds between two reads of the Lease. The watch for losses polls as often, and the reason for a
-loss should be known by then."""
+"""Seconds between two reads of the Lease. The watch for losses polls at the same interval, and the
+reason for a loss should be available by then."""
 NOTICE_S = 3.0
-"""Seconds between taking a Lease that is held and the first deletion. The other process reads it
-meanwhile, and reports who took the stack."""
+"""Seconds between taking a held Lease and the first deletion. In this time the other process reads
+the Lease and reports who took the stack."""
 ATTEMPTS = 3
 NEW_S = 15.0
 """Age of a root up to which its Lease may be missing because `up` has not created it yet."""
@@ -58,7 +58,7 @@ class TakenOver(BenchmarkFailed):
     """Raised when another process has taken over the stack of a run."""
 
     is_in_use = False
-    """True if that process works on the stack since the Lease of this one had expired."""
+    """True if the other process took over after this process's Lease had expired."""
 
 
 def owner_name(environ: Mapping[str, str] = os.environ) -> str:
@@ -97,17 +97,17 @@ class Users(NamedTuple):
     """Who uses stacks of a name."""
 
     holder: str = ""
-    """The process that works on one of them, in words; empty: none does."""
+    """Description of the process that works on one of them; empty if there is none."""
     alive: Mapping[str, StackLease] = {}
     """Stacks that are starting or within their time to live, by the UID of their anchor."""
     unfinished: Mapping[str, str] = {}
-    """Namespaces with a root of a stack and no Lease, by the UID of the root. The Lease is created
-    next: an `up` was killed there, or is beginning."""
+    """Namespaces with a stack's root and no Lease, by the UID of the root. `up` creates the Lease
+    after the root: an `up` was killed there, or is starting."""
 
 
 async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Users:
-    """Return who uses any stack of this name; nobody if that may not be read. Raises Refused if the
-    API server fails, Unreachable."""
+    """Return who uses any stack of this name; nobody if the user may not read that. Raises
+    Unreachable, and Refused if the API server fails."""
     scope = f"/namespaces/{namespace}" if namespace else ""
     selector = f"{STACK_LABEL}={stack}"
     try:
@@ -140,8 +140,8 @@ async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Us
     return Users(alive=alive, unfinished=unfinished)
 
 
-def of_another_state(stack: str, namespaces: Iterable[str], owners: Iterable[str]) -> str:
-    """Describe stacks of this name that another state has made, and what to do."""
+def other_state_text(stack: str, namespaces: Iterable[str], owners: Iterable[str]) -> str:
+    """Describe stacks of this name that were created from another state, and the remedy."""
     names = ", ".join(dict.fromkeys(each for each in owners if each))
     whose = f", of {names}" if names else ""
     return (
@@ -152,7 +152,7 @@ def of_another_state(stack: str, namespaces: Iterable[str], owners: Iterable[str
 
 
 async def refuse_others(there: Iterable[ObjectRef], wanted: StackObjects, cluster: Cluster) -> None:
-    """Check that all objects found are roots of the stack. Raises EnvironmentProblem that names the
+    """Check that all objects found are roots of the stack. Raises EnvironmentProblem with the
     owners of the others."""
     others = [each for each in there if each.uid not in (wanted.own or ())]
     if not others:
@@ -163,7 +163,7 @@ async def refuse_others(there: Iterable[ObjectRef], wanted: StackObjects, cluste
         with suppress(Refused):
             lease = await find_lease(cluster, wanted.stack, namespace)
             owners += [lease.owner] if lease else []
-    raise EnvironmentProblem(of_another_state(wanted.stack, places, owners))
+    raise EnvironmentProblem(other_state_text(wanted.stack, places, owners))
 
 
 async def made_while_killed(
@@ -172,9 +172,9 @@ async def made_while_killed(
     objects: Iterable[ObjectRef],
     making: Collection[tuple[str, str]],
 ) -> list[ObjectRef]:
-    """Return those of `objects` that a killed `up` was creating. An object of this name that has a
-    Lease of another owner is not one of them: the Lease is created after it, by a process that was
-    not killed. Raises Refused, Unreachable."""
+    """Return the objects that a killed `up` was creating. An object whose Lease has another owner
+    is excluded: a process creates the Lease after the object, so that process was not killed.
+    Raises Refused, Unreachable."""
     found = []
     for each in objects:
         if (each.namespace, each.name) in making:
@@ -185,7 +185,7 @@ async def made_while_killed(
 
 
 async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) -> None:
-    """Raise StackInUse if another process than `me` works on the stack, as far as the user may read
+    """Raise StackInUse if a process other than `me` works on the stack, as far as the user may read
     its Lease. Raises Refused, Unreachable."""
     try:
         lease = await find_lease(cluster, stack, namespace)
@@ -203,8 +203,8 @@ async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) 
 
 
 async def wait_for_lease(cluster: Cluster, stack: str, root: ObjectRef) -> None:
-    """Wait until the Lease of a stack exists, or its root is so old that no `up` is about to create
-    it. Raises Refused, Unreachable."""
+    """Wait until the Lease of a stack exists, or its root is too old for an `up` that is about to
+    create it. Raises Refused, Unreachable."""
     if not root.created:
         return
     end = datetime.fromisoformat(root.created) + timedelta(seconds=NEW_S)
@@ -225,8 +225,8 @@ async def claim(
     take_over: bool,
     say: Say,
 ) -> bool:
-    """Hold the Lease of a stack that is to be removed. Does nothing if it has none. Returns whether
-    it was taken from a process that works on the stack.
+    """Take the Lease of a stack that is to be removed, if it has one. Returns whether it was taken
+    from a process that works on the stack.
 
     Raises StackInUse if the stack is in use, unless it is taken over.
     """
@@ -253,7 +253,7 @@ async def claim(
             if error.status == 409:
                 continue
             if error.status in (403, 404):
-                # The deletion itself fails if the right is missing.
+                # Without this right the deletion itself would fail.
                 return False
             raise
         if use is not Use.FREE:
@@ -267,7 +267,7 @@ async def claim(
 async def take_from_process(
     cluster: Cluster, stack: str, namespaces: Iterable[str], *, pid: int, me: Holder, say: Say
 ) -> bool:
-    """Take the Leases that a process of this machine holds, which then ends its run, and return
+    """Take the Leases that a process of this machine holds; that process then ends its run. Return
     whether it held any. Raises Refused, Unreachable, StackInUse."""
     is_held = False
     for namespace in namespaces:
@@ -287,11 +287,11 @@ class LeaseKeeper:
         self.me = me
         self._namespace = ""
         self._held_until: datetime | None = None
-        """Time after which others may hold the Lease, by the API server's clock."""
+        """Time until which the Lease is held, by the API server's clock."""
         self._ahead = timedelta()
         """How far the API server's clock is ahead of this machine's."""
         self._is_measured = False
-        self._is_told = False
+        self._is_reported = False
         """Whether the user has been told that the Lease cannot be renewed."""
         self._keeping: asyncio.Task[None] | None = None
         self._has_begun, self._is_taken = asyncio.Event(), asyncio.Event()
@@ -336,23 +336,23 @@ class LeaseKeeper:
         while self.loss is None:
             try:
                 await self._step()
-                self._is_told = False
+                self._is_reported = False
             except Unreachable:
                 # `watched_contact` reports it.
                 self._is_measured = False
             except Refused as error:
-                # Gone with the stack, or changed since it was read.
+                # Deleted with the stack, or changed since it was read.
                 if error.status not in (404, 409):
                     self._tell(str(error))
             except Exception as error:
-                # The run goes on, and the next renewal may succeed.
+                # The run continues, and the next renewal may succeed.
                 self._tell(error_text(error))
             await asyncio.sleep(POLL_S)
 
     def _tell(self, why: str) -> None:
-        if not self._is_told:
+        if not self._is_reported:
             self.say(f"others cannot see that this process works on the stack: {why}")
-        self._is_told = True
+        self._is_reported = True
 
     async def _step(self) -> None:
         lease = await find_lease(self.cluster, self._stack, self._namespace)
@@ -376,7 +376,7 @@ class LeaseKeeper:
         elif step is not Step.NOTHING:
             await self.cluster.patch(self._path, claimed(lease, now=now, me=self.me))
             self._held_until = now + timedelta(seconds=HELD_S)
-            # The clocks may drift apart within hours.
+            # The clocks may drift apart over hours.
             self._is_measured = False
 
 

@@ -1,4 +1,4 @@
-"""Adds to `provenance.json` and the report facts from the cluster: images and their digests,
+"""Adds facts from the cluster to `provenance.json` and the report: images and their digests,
 arguments, and the nodes of the target's and the services' pods."""
 
 import asyncio
@@ -55,9 +55,10 @@ async def add_cluster_facts(
     indexes: Sequence[Shape] = (),
     client: Mapping[str, str],
 ) -> list[Path]:
-    """Add the facts to each `provenance.json` below a folder and the report beside it. Returns the
-    former. `indexes` are the shapes that run in Jobs; `client` has further facts of the client.
-    What the cluster refuses to show stays unknown. Raises EnvironmentProblem."""
+    """Add the facts to each `provenance.json` below a folder and to the report beside it. Return
+    the `provenance.json` files. `indexes` are the shapes that run in Jobs, and `client` has further
+    facts about the client. Facts that the cluster refuses to show remain unknown. Raises
+    EnvironmentProblem."""
     files = await asyncio.to_thread(lambda: sorted(folder.rglob(NAME)))
     if not files:
         return []
@@ -77,7 +78,7 @@ async def add_cluster_facts(
     by_trial = _facts_by_trial(services, indexes, nodes)
     for path in files:
         found = await asyncio.to_thread(read_provenance, path.parent)
-        # A resumed experiment has trials with the facts of an earlier stack.
+        # Trials of a resumed experiment have the facts of an earlier stack.
         if found is not None and found.client.get("image", UNKNOWN) == UNKNOWN:
             facts = by_trial.get(_number(path.parent.name), others)
             both = found.with_facts(
@@ -88,8 +89,7 @@ async def add_cluster_facts(
 
 
 def _write(root: Path, path: Path, found: Provenance) -> None:
-    """Write the file and its part of the report again, and their entries in the manifests above
-    them."""
+    """Rewrite the file, its part of the report, and their entries in the manifests above."""
     write_provenance(path.parent, found)
     changed, report = [path], path.with_name("report.html")
     if report.is_file():
@@ -199,14 +199,14 @@ def _pod_facts(containers: Iterable[Json]) -> dict[str, str]:
 
 
 def _start(container: Json) -> str:
-    """Return when a container started that runs, or that has ended with its Job; else empty."""
+    """Return the start time of a container that runs, or that ended with its Job; else empty."""
     state = container.get("state") or {}
     return str((state.get("running") or state.get("terminated") or {}).get("startedAt") or "")
 
 
 async def newest_start_ns(cluster: Cluster, namespace: str, labels: Mapping[str, str]) -> int:
-    """Return when the newest of the servers with these labels started, in ns by the clock of its
-    node, which counts whole seconds. Raises BenchmarkFailed if that is unknown."""
+    """Return the start time of the newest of the servers with these labels, in ns by its node's
+    clock, in whole seconds. Raises BenchmarkFailed if it is unknown."""
     try:
         pods = await list_pods(cluster, namespace, labels) or []
     except Unreachable as error:

@@ -1,9 +1,9 @@
 """Opens a connection from this machine to a stack's results.
 
-If the stack exposes its results, that address is tried first. Then comes a port-forward, which
-needs only a right and bypasses all network policies. The API server's own proxy is the fallback for
-clusters that refuse port-forwards. The API server takes `Authorization` for its own credentials, so
-a listener on the loopback adds them to each request, and the results' token travels as
+If the stack exposes its results, that address is tried first. The next choice is a port-forward,
+which needs only a right and bypasses all network policies. The API server's own proxy is the
+fallback for clusters that refuse port-forwards. The API server consumes `Authorization` for its own
+credentials, so a local listener adds them to each request, and the token for the results is sent as
 `X-Aiperf-Token`.
 """
 
@@ -32,23 +32,22 @@ NODE = "NODE"
 """Placeholder for any node's address in the URL of a NodePort."""
 NODE_ADDRESSES = ("ExternalIP", "InternalIP")
 CANDIDATES = 3
-"""Most nodes to try: a NodePort is on all of them."""
+"""Maximum number of nodes to try: a NodePort is open on all of them."""
 LARGEST_BODY = 2**20
-NOT_PASSED = frozenset(
+HOP_HEADERS = frozenset(
     {
         "host", "authorization", "connection", "keep-alive", "transfer-encoding", "upgrade",
         "content-length", "te", "trailer", "proxy-authorization", "accept-encoding",
     }
 )  # fmt: skip
-"""Request headers that concern one hop only."""
+"""Hop-by-hop request headers."""
 NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "trailer"})
 POD_UNREACHABLE = (502, 503, 504)
 """Statuses of the API server's own responses when it cannot reach the pod."""
 PROTOCOL = "v4.channel.k8s.io"
 LOOPBACK = "127.0.0.1"
 HEARTBEAT_S = 20.0
-"""Seconds between pings. A dead connection is noticed after one and a half of these, even when
-idle."""
+"""Seconds between pings. A dead connection is detected after 1.5 intervals, even when idle."""
 READ_BYTES = 64 * 1024
 DATA, ERRORS = 0, 1
 
@@ -59,8 +58,8 @@ log = logging.getLogger(__name__)
 async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> AsyncIterator[str]:
     """Yield the base URL of a stack's results API, from the stack's outputs.
 
-    The first address at which the API responds is used. If none does, the port-forward is used,
-    which works as soon as its pod does.
+    The first address at which the API responds is used. If there is none, a port-forward is used;
+    it works as soon as its pod runs.
     """
     results = outputs["results"]
     where: Json = {
@@ -109,7 +108,7 @@ def node_addresses(nodes: list[Json]) -> list[str]:
 
 
 async def _becomes_responsive(url: str) -> bool:
-    """Wait until the URL responds. Nodes and load balancers need a moment for a new Service."""
+    """Wait until the URL responds. Nodes and load balancers need some time for a new Service."""
     end_mono_s = time.monotonic() + PROBE_S
     while True:
         if await _responds(url):
@@ -132,7 +131,7 @@ async def _responds(url: str) -> bool:
 
 
 class ServiceProxy:
-    """A port of a Service, proxied to this machine. An async context manager."""
+    """Proxies a port of a Service to this machine. An async context manager."""
 
     def __init__(self, cluster: Cluster, *, namespace: str, service: str, port: int) -> None:
         self._cluster = cluster
@@ -141,7 +140,7 @@ class ServiceProxy:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_route("*", "/{path:.*}", self._pass_on)
-        # The download ends with the client's connection.
+        # The download ends when the client's connection does.
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, handler_cancellation=True,
             shutdown_timeout=1.0,
@@ -162,9 +161,9 @@ class ServiceProxy:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path_qs
         if ".." in unquote(request.rel_url.raw_path).split("/"):
-            # Such a path would leave the Service and reach the whole API with our rights.
+            # Such a path would leave the Service and reach the whole API with the user's rights.
             raise web.HTTPBadRequest(text="no such path\n")
-        headers = {k: v for k, v in request.headers.items() if k.lower() not in NOT_PASSED}
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_HEADERS}
         headers["Accept-Encoding"] = "identity"
         body = await request.read() if request.can_read_body else None
         try:
@@ -189,22 +188,21 @@ async def _returned(request: web.Request, upstream: aiohttp.ClientResponse) -> w
 
 
 def _aborted(request: web.Request) -> web.StreamResponse:
-    """Abort the connection as a port-forward does, so that clients retry in the same way."""
+    """Abort the connection like a broken port-forward, so clients retry in the same way."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=502)
 
 
 class PortForward:
-    """A port of a Service, forwarded to this machine. An async context manager.
+    """Forwards a port of a Service to this machine. An async context manager.
 
-    A listener on the loopback carries each connection to the pod in a WebSocket of its own, with
-    the API server's protocol `v4.channel.k8s.io`. A broken connection does not affect the others,
-    and each new one looks up the current pod. A message is the number of a channel and its bytes:
-    channel 0 carries the data, channel 1 carries error texts; the first message of each is the
-    port.
+    A local listener carries each connection to the pod in its own WebSocket, with the API server's
+    protocol `v4.channel.k8s.io`. A broken connection does not affect the others, and each new
+    connection looks up the current pod. A message is the number of a channel and its bytes: channel
+    0 carries data, channel 1 carries error texts. The first message of each channel is the port.
 
-    It never fails as a whole: a connection that cannot be carried is closed, and `problem` holds
+    It never fails as a whole: a connection that cannot be forwarded is closed, and `problem` holds
     the reason.
     """
 
@@ -213,7 +211,7 @@ class PortForward:
         self._namespace, self._service, self._port = namespace, service, port
         self._tasks: set[asyncio.Task[None]] = set()
         self.problem: EnvironmentProblem | None = None
-        """Error of the last connection that could not be carried; None if there is none."""
+        """Error of the last connection that could not be forwarded; None if there is none."""
 
     @property
     def url(self) -> str:
@@ -250,7 +248,7 @@ class PortForward:
         except OSError as error:
             log.debug("port-forward to %s broke: %s", self._service, error)
         finally:
-            # Not abort: data of the pod may still be on its way to the reader.
+            # Do not abort: data of the pod may still be in flight to the reader.
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
@@ -264,10 +262,10 @@ class PortForward:
         async with Tasks() as tasks:
             tasks.start(_to_pod(reader, pod_side), "port-forward to the pod")
             tasks.start(self._from_pod(pod_side, writer), "port-forward from the pod")
-            # The protocol has no half-closed connections, so the end of one way ends both.
+            # The protocol has no half-closed connections, so the end of one direction ends both.
             done = await tasks.first()
-        for way in done:
-            way.result()
+        for task in done:
+            task.result()
 
     async def _from_pod(
         self, pod_side: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter
@@ -293,7 +291,7 @@ async def _to_pod(reader: asyncio.StreamReader, pod_side: aiohttp.ClientWebSocke
 
 
 async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
-    """Return the name of the pod to talk to, preferably a running one. Raises Refused,
+    """Return the name of the pod to connect to, preferably a running one. Raises Refused,
     Unreachable."""
     inside = f"/api/v1/namespaces/{namespace}"
     found = await cluster.get(f"{inside}/services/{service}")

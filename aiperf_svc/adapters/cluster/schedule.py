@@ -1,8 +1,8 @@
-"""The CronJob that runs a stack at given times, and what its pod needs in the cluster.
+"""The CronJob that runs a stack on a schedule, and the objects that its pod needs.
 
-The pod is the runner: it has the stack's file, the state in a bucket, and the rights that preflight
-asks for. No object has the stack's label, so that neither the leak check nor `gc` takes it for a
-part of the stack.
+The pod is the runner: it has the stack file, the state in a bucket, and the rights that preflight
+requires. No object has the stack's label, so neither the leak check nor `gc` counts it as part of
+the stack.
 """
 
 import re
@@ -37,23 +37,22 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
 
 POD_USER = re.compile(r"pod\.(?P<namespace>[a-z0-9-]+)\.(?P<uid>[0-9a-f-]{36})")
-"""The user name of a runner in a pod: Pulumi writes it into its locks, so that the API server can
-be asked whether the owner of a lock is there."""
+"""User name of a runner in a pod. Pulumi writes it into its locks, so a later runner can ask the
+API server whether the pod that holds a lock still exists."""
 FOLDER = "/etc/aiperf-stack"
 WORK = "/work"
-"""Folder of the runner's pod that it may write to: home, Pulumi's home, results until they are
-uploaded."""
+"""Writable folder of the runner's pod: home, Pulumi's home, and results before the upload."""
 LATE_S = 600
-"""Longest time that a start may be late. One that is later is skipped."""
+"""Longest delay of a start. A later start is skipped."""
 MARGIN_S = 900
-"""Time of preflight, collection and removal beyond the time to live of the stacks."""
+"""Time for preflight, collection and removal beyond the stacks' time to live."""
 GRACE_MARGIN_S = 120
-"""Time of the leak check beyond the removal, after SIGTERM."""
+"""Time for the leak check beyond the removal, after SIGTERM."""
 HISTORY = 3
-"""Ended Jobs that are kept, with the logs of their pods."""
+"""Number of ended Jobs to keep, with the logs of their pods."""
 FIELD = re.compile(r"[0-9*,/?-]+|[A-Za-z]{3}([,-][A-Za-z]{3})*")
 CRON_FIELDS = {"minute": 59, "hour": 23, "day": 31, "month": 12, "weekday": 6}
-"""The fields of a CronJob's schedule, and the largest number of each. Sunday is 0."""
+"""The fields of a CronJob's schedule and their largest values. Sunday is 0."""
 SCHEMES = ("s3", "gs", "azblob", "http", "https")
 """Backends whose state outlives the pod."""
 
@@ -71,7 +70,7 @@ class Owned(Protocol):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What the manifests of a schedule depend on besides the plan of the stack."""
+    """The inputs of a schedule's manifests besides the plan of the stack."""
 
     cron: str
     time_zone: str | None
@@ -86,7 +85,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: int
     """Longest time until the last stack has removed itself."""
     environ: Mapping[str, str] = {}
-    """Further variables of the runner, none of them secret."""
+    """Further environment variables of the runner, none of them secret."""
 
 
 def check_cron(text: str) -> None:
@@ -106,7 +105,7 @@ def check_cron(text: str) -> None:
 
 
 def check_backend(url: str) -> None:
-    """Raise ConfigError unless the state outlives the pod of the runner."""
+    """Raise ConfigError unless the state outlives the runner's pod."""
     if urlsplit(url).scheme not in SCHEMES:
         raise ConfigError(
             f"--state: {url!r}: the pod of the runner has no disk that outlives it; expected a "
@@ -115,10 +114,10 @@ def check_backend(url: str) -> None:
 
 
 def manifests(plans: Sequence[StackPlan], stack_file: str, schedule: Schedule) -> list[Json]:
-    """Return the objects of a schedule, in the order of their creation. `plans` are that of the
-    file, from which their names come, and those of all its stacks and shapes, whose objects may
-    differ; `stack_file` is its content. Raises ConfigError if its results would be lost with the
-    pod, or as `stack_rights` does."""
+    """Return the objects of a schedule, in the order of their creation. `plans` contains the plan
+    of the file, which determines the names, then the plans of all its stacks and shapes, whose
+    objects may differ. `stack_file` is the file's content. Raises ConfigError if the results would
+    be lost with the pod, and for the reasons of `stack_rights`."""
     plan = plans[0]
     if plan.config.artifacts.s3 is None:
         raise ConfigError(
@@ -162,11 +161,11 @@ def manifests(plans: Sequence[StackPlan], stack_file: str, schedule: Schedule) -
             found["metadata"]["namespace"] = in_namespace
         return found
 
-    # Names of cluster-scoped objects have the namespace: two may schedule a stack of this name.
+    # Cluster-scoped names contain the namespace: two namespaces may schedule a stack of this name.
     whole = f"aiperf-{schedule.namespace}-{name}"
     roles: list[Json] = []
     for where, rights in sorted(_by_namespace(plans).items()):
-        # In namespaces of others, another namespace may have a schedule of this name.
+        # In other namespaces, names contain the runner's namespace for the same reason.
         role = name if where == namespace_of(plan) else whole
         kind = "Role" if where else "ClusterRole"
         granting = made(rbac, kind, name=role, is_whole=not where, rules=rules_of(rights))
@@ -178,7 +177,7 @@ def manifests(plans: Sequence[StackPlan], stack_file: str, schedule: Schedule) -
     return [
         made("v1", "ServiceAccount"),
         *roles,
-        # Locks of earlier runners: whether their pods are there.
+        # To check whether the pods of earlier runners, which hold locks, still exist.
         made(rbac, "Role", name=f"{name}-pods", rules=own_pods),
         bound(f"{name}-pods"),
         made(rbac, "ClusterRole", name=reads, is_whole=True, rules=_reads(plan)),
@@ -202,14 +201,12 @@ READS: list[Json] = [
         "verbs": ["list"],
     },
 ]
-"""Rights in the whole cluster: to tell it from others, and for checks of preflight, which are left
-out without them."""
+"""Cluster-wide rights: to identify the cluster, and for optional checks of preflight."""
 
 
 def _reads(plan: StackPlan) -> list[Json]:
-    """Return the rules that READS has, one for the pods of others if the stack waits until they
-    leave room, and those for the addresses of the API server if the deadline's pod is to reach
-    nothing else."""
+    """Return the rules in READS. Add pods of other namespaces if the stack waits for room, and the
+    addresses of the API server if the deadline's pod may reach nothing else."""
     deployment, rules = plan.config.deployment, [*READS]
     if deployment.wait_for_room:
         rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]})
@@ -227,8 +224,8 @@ def _reads(plan: StackPlan) -> list[Json]:
 
 
 def _by_namespace(plans: Iterable[StackPlan]) -> dict[str, list[Right]]:
-    """Return the rights by the namespace of the Role that grants them; empty: a ClusterRole, also
-    for the namespace that the stack makes, as it exists in no Role before."""
+    """Return the rights by the namespace of the Role that grants them. The empty key stands for a
+    ClusterRole. It also covers the stack's own namespace, which does not exist before the run."""
     found: defaultdict[str, list[Right]] = defaultdict(list)
     for plan in plans:
         is_guest, own = plan.config.deployment.namespace.mode == "existing", namespace_of(plan)
@@ -239,8 +236,8 @@ def _by_namespace(plans: Iterable[StackPlan]) -> dict[str, list[Right]]:
 
 
 def stack_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return the rights to make, watch, measure and remove the stack. Raises ConfigError if the
-    pods that it watches are unknown."""
+    """Return the rights to create, watch, measure and remove the stack. Raises ConfigError if the
+    pods to watch are unknown."""
     namespace, config = namespace_of(plan), plan.config.inference
     watched = None
     if config is not None and config.scaling is not None:
@@ -261,7 +258,7 @@ def stack_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def rules_of(rights: Iterable[Right]) -> list[Json]:
-    """Return the rules of a Role with these rights: resources of one group with the same verbs
+    """Return the rules of a Role with these rights. Resources of one group with the same verbs
     share a rule."""
     verbs: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for right in rights:
@@ -280,7 +277,7 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
     removal_s = seconds(deployment.delete_timeout)
     env: list[Json] = [
         {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
-        # Without an entry in the passwd file, Pulumi takes its user from here into its locks.
+        # Without an entry in the passwd file, Pulumi takes the user name for its locks from here.
         {"name": "USER", "value": f"pod.{schedule.namespace}.$(POD_UID)"},
         {"name": "AIPERF_OWNER", "value": f"cronjob.{schedule.namespace}.{name}"},
         {"name": "HOME", "value": WORK},
@@ -326,7 +323,7 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
         ],
     }
     zone = {"timeZone": schedule.time_zone} if schedule.time_zone else {}
-    # With the sidecar of a mesh the Job would not end; a removed node would end the run.
+    # With a mesh sidecar the Job would not end, and a removed node would end the run.
     metadata = {
         "labels": {**labels, **OPT_OUT_LABELS},
         "annotations": {**deployment.annotations, **OPT_OUT_ANNOTATIONS, **KEEP_ANNOTATIONS},
@@ -340,10 +337,10 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
         "successfulJobsHistoryLimit": HISTORY,
         "failedJobsHistoryLimit": HISTORY,
         "jobTemplate": {
-            # Copies: YAML would refer to the CronJob's own by an alias.
+            # Copies, because YAML would replace repeated objects by aliases.
             "metadata": {"labels": dict(labels), "annotations": dict(deployment.annotations)},
             "spec": {
-                # A run that failed is not repeated: the next night is the next try.
+                # A failed run is not repeated: the next scheduled run is the retry.
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": schedule.longest_s + removal_s + MARGIN_S,
                 "template": {"metadata": metadata, "spec": pod},
@@ -353,8 +350,8 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
 
 
 async def apply(cluster: Cluster, objects: Sequence[Json]) -> list[str]:
-    """Create the objects, or change those that are there, after a dry run of all. Returns a line
-    for each. Raises EnvironmentProblem with what the cluster refuses; nothing is changed then."""
+    """Create or update the objects, after a dry run of all of them. Return a line for each. Raises
+    EnvironmentProblem if the cluster refuses any; then nothing is changed."""
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for each in objects:
         try:
@@ -377,8 +374,8 @@ async def _apply(cluster: Cluster, each: Json, **params: str) -> str:
 
 
 async def is_of_ended_pod(cluster: Cluster, lock: Owned) -> bool:
-    """Return whether a lock is of a runner whose pod has ended or is gone. False if it is another
-    one's, or if the pod may not be read. Raises Unreachable."""
+    """Return whether a lock belongs to a runner whose pod has ended or is gone. False if the lock
+    belongs to another process, or the pod may not be read. Raises Unreachable."""
     found = POD_USER.fullmatch(lock.user)
     if found is None:
         return False

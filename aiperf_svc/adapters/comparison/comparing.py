@@ -1,5 +1,5 @@
-"""Compares the folders that a user names: finds their runs, groups them, and reads of them what the
-comparison needs."""
+"""Compares the folders that a user names: finds their runs, groups them, and reads the data that
+the comparison needs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,8 +44,8 @@ def compare_folders(
     criteria: Criteria = DEFAULT,
     with_curves: bool = False,
 ) -> Compared:
-    """Compare two sides: the two `folders`, or `folders` with those in `to`, or two variants of one
-    experiment, of which `by` names the key. `with_curves` also reads the distributions that a page
+    """Compare two sides: the two `folders`; `folders` with the folders in `to`; or two variants of
+    one experiment, with the key in `by`. `with_curves` also reads the distributions that a page
     plots. Raises ConfigError and Incomparable."""
     chosen = folder_groups(folders, to, by)
     if criteria.is_paired and not all(each.blocks and all(each.blocks.values()) for each in chosen):
@@ -71,7 +71,7 @@ def curves_of(folders: Sequence[Path]) -> list[NamedCurve]:
 def folder_groups(
     folders: Sequence[Path], to: Sequence[Path] = (), by: str = ""
 ) -> Sequence[FolderGroup]:
-    """Return the groups of two sides, which are given as to `compare_folders`. Raises
+    """Return the groups of two sides, with the arguments of `compare_folders`. Raises
     ConfigError."""
     if len(folders) == 1 and not to and is_experiment(folders[0]):
         return experiments.groups_of_variants(folders[0], by)
@@ -92,7 +92,7 @@ def folder_groups(
 
 
 def _groups_of_members(base: Sequence[Path], new: Sequence[Path]) -> list[FolderGroup]:
-    """Return the groups of each target or cluster: its runs, or those of each combination of
+    """Return the groups of each target or cluster: its runs, or the runs of each combination of
     parameters of its experiment. Raises ConfigError."""
     groups: list[FolderGroup] = []
     everything = (each for folder in (*base, *new) for each in folder.iterdir())
@@ -130,7 +130,7 @@ def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path],
 
 
 def read_group(found: FolderGroup) -> Group:
-    """Return a group without the single requests of its runs. Raises ConfigError."""
+    """Return a group without its runs' single requests. Raises ConfigError."""
     base, new = (
         _runs(folders, found.blocks) + failed
         for folders, failed in zip((found.base, found.new), found.failed, strict=True)
@@ -145,7 +145,7 @@ def _runs(folders: Sequence[Path], blocks: Mapping[str, int]) -> list[MeasuredRu
 
 def _with_requests(group: Group, *, with_curves: bool) -> Group:
     """Read the single requests if they are needed: with few runs, they show how certain a
-    difference is; with many, they do not matter. A page plots them."""
+    difference is; with many, they do not matter. Pages plot them."""
     sides = group.base, group.new
     are_few = min(sum(run.is_usable for run in side) for side in sides) < LEAST_RUNS
     if not are_few and not with_curves:
@@ -155,7 +155,7 @@ def _with_requests(group: Group, *, with_curves: bool) -> Group:
 
 
 def _with_answers(found: Comparisons, groups: Sequence[Group]) -> Comparisons:
-    """Add how the answers to the questions of a quality gate agree."""
+    """Add the agreement of the answers to the questions of a quality gate."""
     own = [group_of(each, groups) for each in found.groups]
     return replace(
         found,

@@ -1,4 +1,4 @@
-"""Reads the folder of an experiment, and makes the groups of a comparison from one or more."""
+"""Reads the folders of experiments and groups their trials for a comparison."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from aiperf_svc.protocol.run_states import RunState
 
 
 class TrialFolder(NamedTuple):
-    """A trial that has ended, and where its results are."""
+    """A finished trial and the folder of its results."""
 
     parameters: Parameters
     folder: Path
@@ -27,19 +27,19 @@ class TrialFolder(NamedTuple):
 
 
 class FolderGroup(NamedTuple):
-    """The folders of one combination of parameters, on both sides."""
+    """The folders with one combination of parameters, on both sides."""
 
     name: str
     base: list[Path]
     new: list[Path]
     failed: tuple[list[MeasuredRun], list[MeasuredRun]]
-    """The trials and attempts of each side that do not count."""
+    """Trials and attempts of each side that do not count."""
     blocks: Mapping[str, int] = MappingProxyType({})
-    """Block of each folder, of an experiment that has blocks."""
+    """Block of each folder, if the experiment has blocks."""
 
 
 def read_experiment(folder: Path) -> list[TrialFolder]:
-    """Return the trials that ran to their end. Raises ConfigError."""
+    """Return the trials that finished. Raises ConfigError."""
     file = read_experiment_file(folder)
     done = [each for each in file.trials if each.state == DONE]
     for each in done:
@@ -62,8 +62,8 @@ def read_experiment(folder: Path) -> list[TrialFolder]:
 
 
 def failed_trials(folder: Path) -> list[tuple[Parameters, MeasuredRun]]:
-    """Return the trials that did not run to their end, and the attempts in whose place others were
-    run, with their parameters. Raises ConfigError."""
+    """Return the trials that did not finish and the attempts that were replaced, with their
+    parameters. Raises ConfigError."""
     found: list[tuple[Parameters, MeasuredRun]] = []
     for each in read_experiment_file(folder).trials:
         trial = Trial(each.number, each.parameters, each.repetition)
@@ -82,7 +82,7 @@ def failed_trials(folder: Path) -> list[tuple[Parameters, MeasuredRun]]:
 
 
 def failed_run(folder: Path, failure: str, *, cause: str = RUN_FAILED) -> MeasuredRun:
-    """Return a run that did not come to its end, which has no values."""
+    """Return a run that did not finish. It has no values."""
     return MeasuredRun(
         folder=str(folder),
         run_id=str(folder),
@@ -98,8 +98,8 @@ def failed_run(folder: Path, failure: str, *, cause: str = RUN_FAILED) -> Measur
 
 
 def refuse_several_combinations(folder: Path) -> None:
-    """Raise ConfigError if the trials of an experiment are not repetitions of one config: they
-    cannot be one side of runs."""
+    """Raise ConfigError if the trials of an experiment are not repetitions of one config. They
+    cannot form one side of a comparison of runs."""
     count = len({identity(trial.parameters) for trial in read_experiment(folder)})
     if count > 1:
         raise ConfigError(
@@ -127,21 +127,22 @@ def _group(
     parameters: Parameters,
     blocks: Mapping[str, int] = MappingProxyType({}),
 ) -> FolderGroup:
-    """Return the group of these parameters, which is made if it is not there."""
+    """Return the group of these parameters; create it if necessary."""
     name = changes_text(parameters)
     return groups.setdefault(identity(parameters), FolderGroup(name, [], [], ([], []), blocks))
 
 
 def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
     """Return the groups of two variants within one experiment: the values of the parameter `by`,
-    `KEY` or `KEY=BASE,NEW`; empty: the only one with two values. Raises ConfigError."""
+    given as `KEY` or `KEY=BASE,NEW`. If empty, use the only parameter with two values. Raises
+    ConfigError."""
     trials = read_experiment(folder)
     values: dict[str, dict[str, None]] = {}
     for trial in trials:
         for name, value in trial.parameters.items():
             values.setdefault(name, {})[whole_text(value)] = None
     listed = _listed(folder)
-    # The order of trials may be drawn; that of the values in the config is the user's.
+    # The trials may be in random order, so use the order of the values in the config.
     ordered = {
         name: sorted(some, key=(listed.get(name, []) + list(some)).index)
         for name, some in values.items()
@@ -162,13 +163,13 @@ def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
 
 
 def _split(parameters: Parameters, key: str) -> tuple[str, Parameters]:
-    """Return the value of the key as a text, and the other parameters."""
+    """Return the value of the key as text, and the other parameters."""
     rest = {name: each for name, each in parameters.items() if name != key}
     return whole_text(parameters.get(key)), rest
 
 
 def _listed(folder: Path) -> dict[str, list[str]]:
-    """Return the values of each key of the experiment's product, in their order."""
+    """Return the values of each key in the experiment's product, in order."""
     experiment = read_experiment_file(folder).config.get("experiment") or {}
     axes = experiment.get("product") or ()
     return {key: list(map(whole_text, some)) for axis in axes for key, some in axis.items()}

@@ -1,5 +1,4 @@
-"""Shows a history as text for a terminal, as a page, and as the CSV that change-point tools
-read."""
+"""Renders a history as text for a terminal, as a page, and as CSV for change-point tools."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,10 +30,10 @@ from aiperf_svc.domain.foreign_text import csv_cell, one_line
 from aiperf_svc.domain.number_text import count, readable_unit, significant
 
 ROWS = 12
-"""Lines of the plot in a terminal."""
+"""Height of the plot in a terminal, in lines."""
 LEAST_COLUMNS = 20
 _DATES = 8
-"""Most dates on the axis of the page."""
+"""Maximum number of dates on the page's axis."""
 
 
 def title(found: History) -> str:
@@ -61,8 +60,7 @@ def when(wall_ns: int) -> str:
 
 
 def text_plot(found: History, width: int) -> list[str]:
-    """Draw the runs as dots, their levels as lines, and changes as bars; of more runs than columns,
-    a dot is a mean."""
+    """Draw runs as dots (means if they exceed the columns), levels as lines, changes as bars."""
     divisor, _ = _unit(found)
     values = [run.value / divisor for run in found.runs]
     levels = [level / divisor for level in found.levels]
@@ -91,7 +89,7 @@ def text_plot(found: History, width: int) -> list[str]:
 
 def render_csv(runs: Sequence[MeasuredRun]) -> bytes:
     """Render a row for each usable run and a column for each value, with the time as
-    `2026-11-22T14:05:00+00:00`: what Apache Otava and others read."""
+    `2026-11-22T14:05:00+00:00`, for Apache Otava and similar tools."""
     used = sorted((run for run in runs if run.is_usable), key=lambda run: run.start_wall_ns)
     keys = dict.fromkeys(key for run in used for key in run.values)
     lines: list[Sequence[object]] = []
@@ -106,7 +104,7 @@ def render_csv(runs: Sequence[MeasuredRun]) -> bytes:
 
 
 def left_out(found: History) -> list[str]:
-    """Return which runs were left out and why, a line each."""
+    """Return a line for each run that was left out, with the reason."""
     lines = []
     for run in found.left_out:
         why = one_line(run.verdict)

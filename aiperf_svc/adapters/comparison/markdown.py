@@ -45,8 +45,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return the text with the characters escaped that would end a cell or begin markup in
-    Markdown."""
+    """Escape characters that would end a table cell or start Markdown markup."""
     for character in "\\|<`*_[~":
         text = text.replace(character, f"\\{character}")
     return text

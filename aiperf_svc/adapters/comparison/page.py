@@ -31,13 +31,12 @@ from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.number_text import readable_unit
 
 _HIGHEST = 0.9999
-"""Last share of a plotted distribution: beyond, single requests decide."""
-_FEW = 50
+"""Upper end of a plotted distribution: beyond this share, it depends on single requests."""
+_FEW_VALUES = 50
 
 
 def render(found: Comparisons, groups: Sequence[Group], curves: Sequence[NamedCurve] = ()) -> bytes:
-    """Render the page, with the runs of each combination and their distributions, and with the
-    curves of the experiments."""
+    """Render the page with each combination's runs and distributions, and with the curves."""
     blocks: list[Block] = [Header("Comparison", [found.groups[0].kind, wording.conclusion(found)])]
     if (plot := curve_plot(curves)) is not None:
         blocks.append(Plots([plot], "Throughput and speed"))
@@ -90,7 +89,7 @@ def _plots(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> list[Plot
     tags = [tag for tag in sides[0][0].curves if any(tag in run.curves for run in sides[1])]
     widths = [HALF] * len(tags)
     if len(tags) % 2:
-        # The first one takes both columns, which leaves no gap.
+        # The first plot spans both columns, which avoids a gap.
         widths[0] = FULL
     return [
         _plot(sides[0][0].metrics[tag], tag, sides, width)
@@ -99,7 +98,7 @@ def _plots(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> list[Plot
 
 
 def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]], width: int) -> Plot:
-    """Plot a line for each run, in the colour of its side; only the first of a side is named."""
+    """Plot a line for each run, in its side's colour; only the first run of a side has a label."""
     curves = [[run.curves[tag] for run in side if tag in run.curves] for side in sides]
     everything = np.concatenate([values for side in curves for _, values in side])
     low, high = float(everything.min()), float(everything.max())
@@ -110,8 +109,8 @@ def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]], wi
     for name, style, side in zip(("base", "new"), ("a", "b"), curves, strict=True):
         for place, (shares, values) in enumerate(side):
             inside = shares <= highest
-            # The last of a few values is drawn; of many it would be a step.
-            inside[-1] |= len(shares) < _FEW
+            # With few values, draw up to the last one; with many, it would be a step.
+            inside[-1] |= len(shares) < _FEW_VALUES
             points = zip(shares[inside].tolist(), (values[inside] / divisor).tolist(), strict=True)
             shown = [(min(q, highest), value) for q, value in points]
             series.append(Series(name if not place else "", style, shown))

@@ -1,5 +1,5 @@
-"""Finds the runs of a comparison and reads their results, and `records.parquet` where single
-requests are needed. Every problem is one line that names the folder or file."""
+"""Finds the runs of a comparison and reads their results, and `records.parquet` if single requests
+are needed. Every problem is one line that names the folder or file."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -58,7 +58,7 @@ HEADLINE = (
 )
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 101), 1 - np.geomspace(1e-6, 1e-2, 41))))
 NO_RESULTS = "failed: it has no results"
-_OF_SEVERAL = (EXPERIMENT, JOINT_FILE)
+_MULTI_RUN_FILES = (EXPERIMENT, JOINT_FILE)
 _TOPOLOGY = ("layout", "workers", "record_processors", "raw_route")
 
 
@@ -81,8 +81,8 @@ def _measured(folder: Path) -> MeasuredRun:
 
 
 def with_requests(runs: Sequence[MeasuredRun], *, batches: bool, curves: bool) -> list[MeasuredRun]:
-    """Return the runs with the values that need their single requests. Runs without any, and those
-    that are not compared, are unchanged. Raises ConfigError."""
+    """Return the runs with the values that need their single requests. Runs without requests, and
+    runs that are not compared, are unchanged. Raises ConfigError."""
     return [
         _with_requests(run, batches=batches, curves=curves)
         if run.kind == INFERENCE and run.is_usable
@@ -92,7 +92,7 @@ def with_requests(runs: Sequence[MeasuredRun], *, batches: bool, curves: bool) -
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Return the runs' folders: each given folder, those directly in it, or the trials of an
+    """Return the folders of runs: each given folder, the runs directly in it, or the trials of an
     experiment. Raises ConfigError."""
     found: list[Path] = []
     for folder in folders:
@@ -113,7 +113,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Return the runs directly in a folder, each once, whatever links to it."""
+    """Return the runs directly in a folder, each once even if it is linked."""
     own_first = sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path))
     found: dict[Path, Path] = {}
     for path in filter(find_results, own_first):
@@ -122,20 +122,20 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def is_joint(folder: Path) -> bool:
-    """Return whether a folder has the results of several targets or clusters."""
+    """Return whether a folder holds the results of several targets or clusters."""
     return (folder / JOINT_FILE).is_file()
 
 
 def refuse_joint(folders: Iterable[Path]) -> None:
-    """Raise ConfigError if one of the folders has the results of several targets or clusters, which
-    are not repetitions of one run."""
+    """Raise ConfigError if one of the folders holds the results of several targets or clusters,
+    because they are not repetitions of one run."""
     if joint := next(filter(is_joint, folders), None):
         raise ConfigError(f"{joint}: results of several runs; name the folder of one of them in it")
 
 
 def left_out_runs(folder: Path) -> list[MeasuredRun]:
-    """Return what `find_runs` leaves out of a folder: the trials of an experiment that do not
-    count; of another folder the runs directly in it of which there are logs and no results, and the
+    """Return the runs that `find_runs` leaves out of a folder. In an experiment: the trials that do
+    not count. In any other folder: its direct subfolders that have logs but no results, or the
     results of several runs. Raises ConfigError."""
     if is_experiment(folder):
         return [run for _, run in failed_trials(folder)]
@@ -143,7 +143,7 @@ def left_out_runs(folder: Path) -> list[MeasuredRun]:
         return []
     found: list[MeasuredRun] = []
     for each in sorted(folder.iterdir()):
-        if any((each / name).is_file() for name in _OF_SEVERAL):
+        if any((each / name).is_file() for name in _MULTI_RUN_FILES):
             text = "results of several runs; name this folder by itself"
             found.append(failed_run(each, text, cause=""))
         elif (each / "logs").is_dir() and not find_results(each):
@@ -217,7 +217,7 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
 def _facts(result: InferenceResult) -> dict[str, str]:
     layout = result.topology
     facts = common_facts(result) | flatten({n: getattr(layout, n) for n in _TOPOLOGY}, "topology")
-    # Trials have texts of their own, of the same lengths: that is not a difference.
+    # Each trial has its own texts of the same lengths, which is not a difference.
     is_own = facts.pop("dataset.variant", "none") != "none"
     built = layout.dataset
     checksum = built and (built.source_sha256 if is_own else built.sha256)
@@ -250,8 +250,8 @@ def _with_requests(run: MeasuredRun, *, batches: bool, curves: bool) -> Measured
 def _requests(
     path: Path, metrics: dict[str, Metric]
 ) -> tuple[NDArray[np.int64], dict[str, Floats]]:
-    """Return the start times of the completed requests and their values of each metric, NaN where
-    one is not defined. A row group at a time, so that not all columns are in memory at once."""
+    """Return the start times of the completed requests and their values of each metric, NaN if
+    undefined. Reads one row group at a time to limit memory."""
     try:
         check_records(path)
     except EnvironmentProblem as error:

@@ -1,4 +1,4 @@
-"""Texts of a comparison, the same in the terminal, Markdown and HTML."""
+"""Texts of a comparison, shared by the terminal, Markdown and HTML."""
 
 import math
 
@@ -17,9 +17,9 @@ from aiperf_svc.domain.foreign_text import CUT, one_line
 from aiperf_svc.domain.number_text import count, readable_unit, significant, with_half_width
 
 TONES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
-"""Class of a row in the style sheet."""
+"""CSS class of a row."""
 LONGEST_VALUE = 60
-"""Longest shown value of a key that differs, in characters."""
+"""Maximum number of shown characters of a value that differs."""
 
 
 def runs(side: Side) -> str:
@@ -29,7 +29,7 @@ def runs(side: Side) -> str:
 
 
 def sides(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return the runs of each side and those that were left out, a line each after its name."""
+    """Return the runs of each side and the runs left out, as lines with their headings."""
     return [
         (name, text)
         for name, side in (("base", comparison.base), ("new", comparison.new))
@@ -38,7 +38,7 @@ def sides(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def left_out(side: Side) -> list[str]:
-    """Return which runs were left out, a line each."""
+    """Return a line for each run that was left out."""
     return [
         f"left out: {one_line(run.folder)}, "
         f"{'whose verdict is ' if run.verdict.startswith(Severity.INVALID) else ''}"
@@ -48,7 +48,7 @@ def left_out(side: Side) -> list[str]:
 
 
 def differing(found: KeyDifference) -> tuple[str, str, str]:
-    """Return the key and its values on both sides, without a long beginning that both have."""
+    """Return the key and its values on both sides. A long common prefix is cut."""
     sides = [", ".join(values) for values in (found.base, found.new)]
     pairs = enumerate(zip(*sides, strict=False))
     same = next((at for at, (a, b) in pairs if a != b), min(map(len, sides)))
@@ -83,11 +83,11 @@ def cells(row: ComparisonRow) -> tuple[str, ...]:
 
 
 HEADS = ("base", "new", "delta", "95% interval", "", "")
-"""The last two columns are the evidence and the word, which need no heading on a terminal."""
+"""The last two columns, evidence and word, need no heading in a terminal."""
 
 
 def shifts(comparison: Comparison, *, missing: str = "–") -> tuple[list[str], list[list[str]]]:
-    """Return the percentiles, and a row of shifts for each metric, after its name."""
+    """Return the percentiles, and for each metric a row with its name and shifts."""
     if not comparison.shifts:
         return [], []
     stats = list(comparison.shifts[0].shifts)
@@ -111,7 +111,7 @@ def percent(share: float) -> str:
 
 
 def conclusion(comparison: Comparison | Comparisons) -> str:
-    """Count the rows by their words: `1 worse, 5 same at a tolerance of 5%`."""
+    """Count the rows by word: `1 worse, 5 same at a tolerance of 5%`."""
     counts = [
         (word, sum(row.gates and row.word is word for row in comparison.rows)) for word in Word
     ]
@@ -121,12 +121,12 @@ def conclusion(comparison: Comparison | Comparisons) -> str:
 
 
 def skipped(found: Comparisons) -> list[str]:
-    """Return which combinations are not compared, a line each."""
+    """Return a line for each combination that is not compared."""
     return [f"not compared: {each.name}: {one_line(each.reason)}" for each in found.skipped]
 
 
 def same_config(info: Comparison) -> str:
-    """Return that nothing differs; empty if something does."""
+    """Return a message that nothing differs; empty if something does."""
     return "" if info.differences else "Same config, dataset, version and verdict on both sides."
 
 

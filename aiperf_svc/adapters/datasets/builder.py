@@ -1,4 +1,4 @@
-"""Builds the dataset of a run: reads or downloads, then lets `core.datasets` do the rest."""
+"""Builds the dataset of a run: reads or downloads its files and passes them to `core.datasets`."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,13 +35,13 @@ from aiperf_svc.core.datasets.tree_dataset import TreeDataset
 
 AnyDataset = BuiltDataset | StreamedDataset | TreeDataset
 Progress = Callable[[str], None]
-"""Function called with a line for people, in the caller's event loop."""
+"""Function that is called with a progress message, in the caller's event loop."""
 
 SHOWN_EVERY_S = 1.0
-"""Least time between two lines about the reading of a file."""
+"""Minimum time between two progress messages about a file."""
 HELD_BYTES = 64 * 2**20
-"""Requests of a trace that are made before the load, and held. Those of a larger one are made when
-they are asked for."""
+"""Number of a trace's requests that are created before the load and kept in memory. Requests of a
+larger trace are created on demand."""
 
 KINDS = {
     DatasetKind.SINGLE_TURN: (single_turn.parse, read_held_lines),
@@ -77,8 +77,8 @@ async def build_dataset(
 
 
 async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
-    """Address and file of a public dataset."""
-    # HTTP takes long to import, and few runs download.
+    """Return the URL and file of a public dataset."""
+    # The HTTP client takes long to import, and few runs download.
     from aiperf_svc.adapters.datasets import downloads
 
     url = dataset.url or downloads.SHAREGPT_URL
@@ -147,7 +147,7 @@ def _built_trees(
             read=lambda number: trees.again(numbers[number]),
             close=trees.close,
         )
-        # Trees are read as long as the dataset is used.
+        # Trees are read for as long as the dataset is used.
         opened.pop_all()
         return dataset
 
@@ -174,6 +174,6 @@ def _built_trace(
             built = assemble(config, prompts.entries(range(len(prompts))), source, counter)
             return replace(built, due_ns=prompts.due_ns)
         streamed = StreamedDataset(config, prompts, source, counter, close=trace.close)
-        # Rows are read as long as the dataset is used.
+        # Rows are read for as long as the dataset is used.
         opened.pop_all()
         return streamed

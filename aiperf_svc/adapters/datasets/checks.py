@@ -1,8 +1,8 @@
-"""Reads a dataset file before anything is started, so that a mistake in it costs no start. Of
-synthetic prompts, the size of their pictures and sounds is known before.
+"""Reads a dataset file before anything is started, so mistakes in it are found early. For synthetic
+prompts, it checks the size of their images and audio.
 
-The file is read once, within `CHECK_S` and, if its kind is held while it is read, `CHECK_BYTES`.
-What comes after that is checked when the dataset is built.
+The file is read once, for at most `CHECK_S` and, if its kind is kept in memory, up to
+`CHECK_BYTES`. The rest is checked when the dataset is built.
 """
 
 from collections.abc import Iterator
@@ -32,18 +32,18 @@ CHECK_BYTES = 2**28
 
 
 class CheckedFile(msgspec.Struct, frozen=True):
-    """A dataset file that has been read."""
+    """The result of reading a dataset file."""
 
     notice: str = ""
-    """What the user should know of it."""
+    """Notices for the user."""
     replay_ns: int | None = None
-    """Length of a fixed schedule without a speedup; None: there is none, or it is longer than what
-    was read."""
+    """Length of a fixed schedule without speedup; None without one or if the file is not read
+    whole."""
 
 
 def check_dataset(config: BenchmarkConfig, watch: Watch = unwatched) -> CheckedFile:
-    """Read the dataset file of a config, if there is one. Raises DatasetError that names file and
-    line, or the key."""
+    """Read the dataset file of a config, if it has one. Raises DatasetError with the file and line,
+    or the key."""
     dataset = config.dataset
     file = dataset.file
     if dataset.kind is DatasetKind.SYNTHETIC:
@@ -118,7 +118,7 @@ def _checked_trace(
 
 
 def _check_number(config: BenchmarkConfig, file: str, last: Line) -> None:
-    """Raise DatasetError for a file that has too many rows by the size of those up to `last`."""
+    """Raise DatasetError if a file has too many rows, by the size of those up to `last`."""
     is_bounded = config.dataset.entries or config.load.fixed_schedule_end_offset
     path = Path(file).expanduser()
     if is_bounded or is_packed(path):
@@ -134,20 +134,20 @@ def _unread_notice(kind: DatasetKind, file: str) -> str:
 
 
 class _Limit:
-    """How far a file is read."""
+    """Limits how much of a file is read."""
 
     def __init__(self) -> None:
         self._until_s = monotonic() + CHECK_S
         self.is_reached = False
         self.number = 0
-        """Line that was read last."""
+        """The last line that was read."""
 
     def is_over(self) -> bool:
         self.is_reached = self.is_reached or monotonic() >= self._until_s
         return self.is_reached
 
     def applied(self, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that are read; those that follow are not."""
+        """Yield lines up to the limit."""
         left = CHECK_BYTES
         for self.number, line in lines:
             yield self.number, line
@@ -157,7 +157,7 @@ class _Limit:
                 return
 
     def notice(self, file: str) -> str:
-        """Return a line about a file that was not read to its end; empty for any other."""
+        """Return a notice if the file was not read completely; else empty."""
         if not self.is_reached:
             return ""
         return (

@@ -1,10 +1,9 @@
-"""Public datasets: downloaded once, resumed where a connection broke, kept in the cache folder.
+"""Public datasets: downloaded once, resumed after a broken connection, kept in the cache folder.
 
-Beside each finished file lies a note with its URL, size and SHA-256; beside each unfinished one
-(`.part`) a note with the validator (ETag or Last-Modified) of the version it belongs to, so that
-two versions are never joined: `If-Range` makes the server send the whole file when it has changed.
-A file whose SHA-256 is known beforehand is refused when it is another one.
-A lock file keeps two processes from writing the same part.
+A note beside each finished file records its URL, size and SHA-256. A note beside each unfinished
+file (`.part`) records the validator (ETag or Last-Modified) of its version, so two versions are
+never joined: with `If-Range` the server sends the whole file if it has changed. A file with an
+unexpected SHA-256 is refused. A lock file keeps two processes from writing the same part.
 """
 
 import asyncio
@@ -27,20 +26,20 @@ SHAREGPT_URL = (
     "https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/"
     "192ab2185289094fc556ec8ce5ce1e8e587154ca/ShareGPT_V3_unfiltered_cleaned_split.json"
 )
-"""URL of a commit, so that the file does not change with the branch."""
+"""URL with a commit, so the file does not change with the branch."""
 SHAREGPT_SHA256 = "35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"
 
 MAX_FRUITLESS_ATTEMPTS = 5
-"""Consecutive attempts without a new byte after which the download fails."""
+"""Number of consecutive attempts without a new byte after which the download fails."""
 MAX_ATTEMPTS = 50
-"""Most attempts in total, for a server that cuts every connection after a few bytes."""
+"""Maximum number of attempts, for a server that cuts every connection after a few bytes."""
 _RETRY_DELAY_S = 1.0
 _LOCK_POLL_S = 0.2
 _CHUNK_BYTES = 256 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 
 Progress = Callable[[int, int], None]
-"""Function called with the bytes received and the total (0: unknown)."""
+"""Function that is called with the number of bytes received and in total (0: unknown)."""
 
 
 class Downloaded(msgspec.Struct, frozen=True):
@@ -60,7 +59,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class _Retry(Exception):
-    """Raised when an attempt failed in a way that another one may not."""
+    """Raised when an attempt failed and another one may succeed."""
 
 
 def cache_folder() -> Path:
@@ -77,11 +76,11 @@ async def download(
     progress: Progress = lambda have, total: None,
     retry_delay_s: float = _RETRY_DELAY_S,
 ) -> Downloaded:
-    """The file behind `url`, from `folder` when it is there already.
+    """Return the file behind `url`, from `folder` if it is already there.
 
-    Raises DatasetError when it is over `max_bytes` or not the one with `sha256` (nothing is kept
-    then), and EnvironmentProblem
-    when the server refuses it or cannot be reached; what has arrived is kept for the next time.
+    Raises DatasetError if it exceeds `max_bytes` or does not match `sha256` (then nothing is kept),
+    and EnvironmentProblem if the server refuses it or cannot be reached (then the received bytes
+    are kept for the next attempt).
     """
     paths = _Paths(folder, url)
     try:
@@ -121,8 +120,8 @@ class _Paths:
             return None
 
     def resumable(self) -> tuple[int, str]:
-        """Return the size of the part and the validator of its version; nothing if the version is
-        not known."""
+        """Return the size of the part and the validator of its version; zero and empty if the
+        version is unknown."""
         try:
             note = msgspec.json.decode(self.part_note.read_bytes(), type=_Part)
             return self.part.stat().st_size, note.validator
@@ -130,7 +129,7 @@ class _Paths:
             return 0, ""
 
     def begin(self, validator: str) -> None:
-        """Empty the part. It can be resumed only if the version can be recognised."""
+        """Empty the part. It can be resumed only if its version has a validator."""
         self.part_note.unlink(missing_ok=True)
         self.part.write_bytes(b"")
         if validator:
@@ -141,7 +140,7 @@ class _Paths:
         self.part.unlink(missing_ok=True)
 
     def finish(self, sha256: str | None) -> Downloaded:
-        """Turn the part into the file. A crash in between leaves one of the two, complete."""
+        """Turn the part into the file. A crash in between leaves one complete copy."""
         with self.part.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             os.fsync(stream.fileno())
@@ -179,9 +178,9 @@ async def _locked(path: Path) -> AsyncIterator[None]:
 async def _fetch(
     url: str, paths: _Paths, max_bytes: int, progress: Progress, retry_delay_s: float
 ) -> None:
-    """Fill the part, over as many connections as needed."""
+    """Download the part over as many connections as needed."""
     fruitless = 0
-    # Proxies of the environment apply, as they do to other tools that download.
+    # Proxies of the environment apply, as in other download tools.
     async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session:
         for _ in range(MAX_ATTEMPTS):
             before = paths.resumable()
@@ -199,17 +198,17 @@ async def _fetch(
                 break
             await asyncio.sleep(retry_delay_s)
     raise EnvironmentProblem(
-        f"dataset.url: {url} could not be downloaded: {reason}; what has arrived is kept and the "
-        "next run goes on from there; or give a local copy as dataset.file"
+        f"dataset.url: {url} could not be downloaded: {reason}; received data is kept, and the "
+        "next run continues from there; or give a local copy as dataset.file"
     )
 
 
 async def _attempt(
     session: aiohttp.ClientSession, url: str, paths: _Paths, max_bytes: int, progress: Progress
 ) -> None:
-    """Send one request for all or for the rest. Returns when the part is complete."""
+    """Send one request for the whole file or the rest. Returns when the part is complete."""
     have, validator = paths.resumable()
-    # Packed on the way, ranges would count other bytes than those on disk.
+    # With content encoding, ranges would count other bytes than those on disk.
     headers = {"Accept-Encoding": "identity"}
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
@@ -229,7 +228,7 @@ async def _attempt(
             paths.begin(_validator(response))
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             paths.discard()
-            raise _Retry("the server sent another range than asked for")
+            raise _Retry("the server sent another range than requested")
         length = response.content_length
         total = have + length if length is not None else 0
         _check_size(max(total, have), paths, max_bytes)
@@ -244,7 +243,7 @@ async def _attempt(
 
 
 def _validator(response: aiohttp.ClientResponse) -> str:
-    """Return the value for `If-Range`: a strong ETag, else the date; empty if there is neither."""
+    """Return the value for `If-Range`: a strong ETag, else the date, else empty."""
     etag = response.headers.get("ETag", "")
     if etag and not etag.startswith("W/"):
         return etag

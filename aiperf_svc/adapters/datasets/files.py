@@ -1,4 +1,4 @@
-"""Dataset files, plain or gzip, as numbered lines or list elements for `core.datasets`."""
+"""Reads dataset files, plain or gzip, as numbered lines or list elements for `core.datasets`."""
 
 import gzip
 import hashlib
@@ -24,22 +24,22 @@ from aiperf_svc.domain.number_text import size_text
 _GZIP_MAGIC = b"\x1f\x8b"
 _POOLS = (".jsonl", ".jsonl.gz")
 LONGEST_LINE = 2**28
-"""Most bytes of a line."""
+"""Maximum number of bytes in a line."""
 MOST_HELD = 2**31
-"""Most bytes, unpacked, of a file whose prompts are all held."""
+"""Maximum uncompressed size of a file whose prompts are all kept in memory."""
 _WATCHED_BYTES = 2**22
 Until = Callable[[], bool]
 Watch = Callable[[float], None]
-"""Function called again and again with the share of a file that has been read, up to 1."""
+"""Function that is called repeatedly with the share of a file that has been read, up to 1."""
 
 
 def unwatched(share: float) -> None:
-    """Show nothing."""
+    """Ignore the progress."""
 
 
 def read_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
-    """Yield lines and their numbers, from 1. Raises DatasetError if the file cannot be read, or has
-    a line over `LONGEST_LINE`, which would be held whole."""
+    """Yield line numbers, from 1, and lines. Raises DatasetError if the file cannot be read or has
+    a line over `LONGEST_LINE`, because lines are read as a whole."""
     with _translated(path), _opened(path) as (stream, share):
         lines = iter(partial(stream.readline, LONGEST_LINE + 1), b"")
         unseen = 0
@@ -57,7 +57,7 @@ def read_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, byte
 
 
 def read_whole(path: Path) -> bytes:
-    """Return what a file holds, unpacked. Raises DatasetError as `read_lines`."""
+    """Return the uncompressed content of a file. Raises DatasetError as `read_lines`."""
     with _translated(path), _opened(path) as (stream, _):
         content = stream.read(LONGEST_LINE + 1)
     if len(content) > LONGEST_LINE:
@@ -68,8 +68,8 @@ def read_whole(path: Path) -> bytes:
 
 
 def read_held_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
-    """Yield as `read_lines`, for those who hold all. Raises DatasetError also when they are over
-    `MOST_HELD`."""
+    """Yield as `read_lines`, for callers that keep all lines in memory. Also raises DatasetError if
+    the lines exceed `MOST_HELD`."""
     held = 0
     for number, line in read_lines(path, watch):
         held += len(line)
@@ -79,30 +79,30 @@ def read_held_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int,
 
 
 class LineFile:
-    """A file of lines, which stays open: all in order, then single ones again.
+    """An open file of lines, read in order and then by random access.
 
-    What a compressed file holds is written to a temporary file meanwhile, because single lines of
-    it cannot be read.
+    The content of a compressed file is copied to a temporary file, because single lines of a
+    compressed file cannot be read.
     """
 
     def __init__(
         self, path: Path, *, is_kept: bool, until: Until, watch: Watch = unwatched
     ) -> None:
-        """Open the file; without `is_kept` no line can be read again, and the lines end when
-        `until` is true. Raises DatasetError."""
+        """Open the file. Without `is_kept` no line can be read again. Reading ends when `until`
+        returns true. Raises DatasetError."""
         self._path = path
         self._until = until
         self._watch = watch
         with _translated(path):
             self._file = open_file(path)
             is_packed = _is_packed(self._file)
-            # It is open as long as this object.
+            # It stays open as long as this object exists.
             self._copy = TemporaryFile() if is_kept and is_packed else None  # noqa: SIM115
         self._stamp = self._stamp_now()
         self._number = self._position = self._size = 0
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yield lines and their numbers. Raises DatasetError as `read_lines`."""
+        """Yield line numbers and lines. Raises DatasetError as `read_lines`."""
         for number, content in read_lines(self._path, self._watch):
             self._number = number
             self._position += self._size
@@ -116,11 +116,11 @@ class LineFile:
 
     @property
     def line(self) -> Line:
-        """The line that was yielded last."""
+        """Return the last line that was yielded."""
         return Line(self._number, self._position, self._size)
 
     def again(self, lines: Sequence[Line]) -> list[bytes]:
-        """Read these lines. Raises DatasetError if the file is not the same any more."""
+        """Read these lines. Raises DatasetError if the file has changed."""
         with _translated(self._path):
             if self._copy is not None:
                 self._copy.flush()
@@ -144,8 +144,9 @@ class LineFile:
 
 
 def read_list(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
-    """Yield the elements of a JSON list and the lines on which they begin, without reading all at
-    once. Raises DatasetError if the file cannot be read, is not a list, or is over `MOST_HELD`."""
+    """Yield the elements of a JSON list and the numbers of their first lines, without reading the
+    whole list at once. Raises DatasetError if the file cannot be read, is not a list, or exceeds
+    `MOST_HELD`."""
     with _translated(path), _opened(path) as (stream, share):
         contents = _contents(path, stream, lambda: watch(share()))
         seen = unseen = 0
@@ -167,8 +168,8 @@ def is_packed(path: Path) -> bool:
 
 
 def pool_files(path: Path) -> list[Path]:
-    """Return the files of the pools behind a path, in the order of their names: the file itself, or
-    those of a folder that are JSONL. Raises DatasetError if a folder has none."""
+    """Return the pool files of a path, sorted by name: the file itself, or the JSONL files of a
+    folder. Raises DatasetError if a folder has none."""
     if not path.is_dir():
         return [path]
     files = sorted(each for each in path.iterdir() if each.name.endswith(_POOLS) and each.is_file())
@@ -190,12 +191,12 @@ def read_pools(
 
 
 def folder_of(path: Path) -> Path:
-    """Return the folder from which the lines of a file, or of a folder's files, name others."""
+    """Return the folder to which paths in a file, or in a folder's files, are relative."""
     return path if path.is_dir() else path.parent
 
 
 def sha256_of_files(files: Sequence[Path]) -> str:
-    """Return the SHA-256 of a file or, of several, that of theirs in order."""
+    """Return the SHA-256 of a file; for several files, the SHA-256 of their digests in order."""
     if len(files) == 1:
         return sha256_of(files[0])
     return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
@@ -209,7 +210,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
-    """Open a file, plain or gzip; its content, and what returns the share that has been read."""
+    """Open a plain or gzip file. Yields its content and a function that returns the share read."""
     with open_file(path) as stream:
         size = max(1, os.fstat(stream.fileno()).st_size)
 
@@ -238,8 +239,8 @@ def _too_large(place: str) -> DatasetError:
 
 def _contents(path: Path, stream: BinaryIO, watch: Callable[[], None]) -> Any:
     """Return a memory map of a plain file, or the bytes of a compressed or empty one. A map is
-    freed with its last reader. It cannot be closed earlier: an exception may still hold views of it
-    in its frames.
+    freed with its last reader and cannot be closed earlier, because an exception may still hold
+    views of it in its frames.
     """
     if isinstance(stream, gzip.GzipFile):
         parts, size = [], 0

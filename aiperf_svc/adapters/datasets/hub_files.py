@@ -1,9 +1,9 @@
 """A tokenizer's file from the Hugging Face hub, within a bounded time, or from the hub's cache.
 
-The hub's own client repeats what fails for half a minute, and a name server that does not respond
-can keep it for longer. Here one question (is the file there?) is asked with a bound, and only then
-is the file fetched. Everything runs in a thread of its own, because nothing else bounds the look-up
-of a host's name.
+The hub's own client retries for half a minute, and a name server that does not respond can block it
+for longer. So the first request only asks, with a timeout, whether the file exists; then the file
+is fetched. Everything runs in a separate thread, because nothing else limits the time of a DNS
+look-up.
 """
 
 import threading
@@ -16,16 +16,16 @@ from aiperf_svc.adapters.host.private_files import files_of_user
 
 FILE = "tokenizer.json"
 ATTEMPT_S = 5.0
-"""Time for the hub to report that it has the file."""
+"""Timeout of the hub's response that it has the file."""
 RETRY_S = 1.0
 DOWNLOAD_S = 300.0
-"""Time for the download of the file, a few megabytes."""
+"""Timeout of the download, which is a few megabytes."""
 
 Result = TypeVar("Result")
 
 
 class HubRefused(Exception):
-    """Raised when the hub does not give the file; asking again will not help."""
+    """Raised when the hub refuses the file; a retry will not help."""
 
 
 class HubUnreachable(Exception):
@@ -37,14 +37,14 @@ class HubForbidden(HubUnreachable):
 
 
 def hub_address() -> str:
-    """Return the address of the hub, which HF_ENDPOINT changes."""
+    """Return the address of the hub, which HF_ENDPOINT overrides."""
     from huggingface_hub import constants
 
     return str(constants.ENDPOINT)
 
 
 def cached_file(name: str, revision: str, file: str = FILE) -> Path | None:
-    """Return the file in the cache on this machine, without any request."""
+    """Return the file in this machine's cache, without any request."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -56,7 +56,7 @@ def cached_file(name: str, revision: str, file: str = FILE) -> Path | None:
 
 
 def find_on_hub(name: str, revision: str, *, timeout_s: float) -> None:
-    """Ask whether the hub has the file; repeat for `timeout_s` while it cannot be reached. Raises
+    """Check that the hub has the file. Retry for `timeout_s` while it cannot be reached. Raises
     HubRefused, HubUnreachable."""
     until = time.monotonic() + timeout_s
     while True:
@@ -72,7 +72,7 @@ def find_on_hub(name: str, revision: str, *, timeout_s: float) -> None:
 
 
 def fetch_from_hub(name: str, revision: str, file: str = FILE) -> Path:
-    """Return the file, downloaded into the cache if it is not there. Raises HubRefused,
+    """Return the file, downloaded into the cache if necessary. Raises HubRefused,
     HubUnreachable."""
     from huggingface_hub import hf_hub_download
 
@@ -88,8 +88,7 @@ def _ask(name: str, revision: str) -> Any:
 
 
 def _translated(call: Callable[[], Result], limit_s: float) -> Result:
-    """Return the result of `call`, with the errors of the hub's client translated to those of this
-    module."""
+    """Return the result of `call`, with the hub client's errors translated."""
     from huggingface_hub.errors import (
         EntryNotFoundError,
         HfHubHTTPError,
@@ -106,19 +105,19 @@ def _translated(call: Callable[[], Result], limit_s: float) -> Result:
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         text = f"status {status}: {_first_line(error)}"
-        # 408 and 429 may pass; all others below 500 are errors of this request.
+        # 408 and 429 may be temporary; all others below 500 are errors of this request.
         if 400 <= status < 500 and status not in (408, 429):
             raise HubRefused(text) from error
         raise HubUnreachable(text) from error
     except TimeoutError as error:
         raise HubUnreachable(f"no response within {limit_s:g} s") from error
-    except Exception as error:  # whatever the client's HTTP library raises: its kind differs
+    except Exception as error:  # the client's HTTP library raises exceptions of several kinds
         raise HubUnreachable(_first_line(error)) from error
 
 
 def _within(limit_s: float, call: Callable[[], Result]) -> Result:
-    """Return the result of `call` in a thread. Raises TimeoutError if it takes longer; the thread
-    is then abandoned."""
+    """Return the result of `call`, run in a thread. Raises TimeoutError if it takes longer; the
+    thread is then abandoned."""
     results: list[Result] = []
     errors: list[Exception] = []
 

@@ -14,7 +14,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.dataset import DatasetBlock, DatasetBlockRequested
 
 BLOCK_S = 10.0
-"""Longest time for one block, which is about 1 MiB."""
+"""Timeout of one block, which is about 1 MiB."""
 Header = tuple[str, str, int]
 
 
@@ -27,8 +27,8 @@ async def copy_inputs(
     block_s: float = BLOCK_S,
 ) -> None:
     """Request every block from the dataset manager over a REQ socket and write the file atomically.
-    Raises EnvironmentProblem if a block does not come, if the file would be larger than
-    `limit_bytes`, or if it cannot be written.
+    Raises EnvironmentProblem if a block does not arrive, or if the file would exceed `limit_bytes`
+    or cannot be written.
     """
     part = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:

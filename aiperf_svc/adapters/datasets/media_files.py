@@ -1,5 +1,4 @@
-"""Reads the pictures and sounds that a dataset's file names, and the folders of synthetic
-prompts."""
+"""Reads the images and audio files of a dataset, and the media folders of synthetic prompts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +15,13 @@ from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.domain.number_text import size_text
 
 MOST_BYTES = 64 * 2**20
-"""Largest picture or sound: servers refuse larger bodies."""
+"""Maximum size of an image or audio file: servers refuse larger bodies."""
 _URLS = ("http://", "https://", "data:")
 
 
 def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[PromptConversation]:
-    """Return entries whose pictures and sounds have been read, paths being those from `folder`. A
-    URL of a picture stays one. Raises DatasetError that names the line and the file."""
+    """Return entries with their images and audio files read; paths are relative to `folder`. URLs
+    of images stay URLs. Raises DatasetError with the line and the file."""
     known: dict[tuple[str, str], tuple[Media, int]] = {}
     left = core.MOST_BYTES
 
@@ -60,7 +59,7 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
 
 
 def _read(path: Path, kind: str, place: str, name: str) -> tuple[Media, bytes]:
-    """Return a picture or a sound, and its bytes. Raises DatasetError that names the file."""
+    """Return an image or audio file and its bytes. Raises DatasetError with the file's name."""
     try:
         data = read_file(path, MOST_BYTES)
         return media_of(data, kind), data
@@ -71,8 +70,8 @@ def _read(path: Path, kind: str, place: str, name: str) -> tuple[Media, bytes]:
 
 
 def read_folders(dataset: Dataset) -> MediaFolders:
-    """Read the folders of pictures and sounds of a synthetic dataset, if it has some. Raises
-    DatasetError that names the file that is none."""
+    """Read the media folders of a synthetic dataset, if it has any. Raises DatasetError with the
+    name of a file that is not an image or audio file."""
     images, sounds = dataset.images, dataset.sounds
     return MediaFolders(
         _read_folder(images.folder, "image", "dataset.images.folder") if images.number else (),
@@ -81,7 +80,7 @@ def read_folders(dataset: Dataset) -> MediaFolders:
 
 
 def _read_folder(name: str | None, kind: str, key: str) -> tuple[MediaFile, ...]:
-    """Read the files of a folder in the order of their names, without hidden ones and folders."""
+    """Read the files of a folder, sorted by name, without hidden files and subfolders."""
     if name is None:
         return ()
     folder = Path(name).expanduser()

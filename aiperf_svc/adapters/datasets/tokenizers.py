@@ -1,8 +1,7 @@
 """Token counts by the `tokenizers` library, which is loaded only when a tokenizer is configured.
 
 A chat template is in `chat_template.jinja` or `tokenizer_config.json` beside the tokenizer, and is
-rendered as `transformers` renders it. It is data from elsewhere, so it runs in a sandbox with
-limits.
+rendered as in `transformers`. It is untrusted, so it runs in a sandbox with limits.
 """
 
 import json
@@ -25,16 +24,16 @@ from aiperf_svc.domain.foreign_text import one_line
 TEMPLATE_FILE: Final = "chat_template.jinja"
 CONFIG_FILE: Final = "tokenizer_config.json"
 MOST_BYTES: Final = 16 * 2**20
-"""Largest file: the configs of tokenizers have up to a megabyte."""
+"""Maximum size of a file: the configs of tokenizers have up to a megabyte."""
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 FindFile = Callable[[str], Path | None]
-"""Function from the name of a file beside the tokenizer to the file; None if there is none."""
+"""Function that returns the file with this name beside the tokenizer, or None."""
 
 
 def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
-    """Return the template of the tokenizer `name`. Raises ConfigError if it has none, or one that
-    is not valid."""
+    """Return the template of the tokenizer `name`. Raises ConfigError if it has none or an invalid
+    one."""
     found = find(CONFIG_FILE)
     try:
         settings = json.loads(read_file(found, MOST_BYTES)) if found is not None else {}
@@ -56,7 +55,7 @@ def _own_file(find: FindFile) -> str:
 
 
 def _named(value: Any) -> str:
-    """Return the default one of several named templates, or the only one."""
+    """Return the default template of several named ones, or the only one."""
     if isinstance(value, list):
         named = {str(each.get("name")): str(each.get("template")) for each in value}
         return named.get("default") or next(iter(named.values()), "")
@@ -64,7 +63,7 @@ def _named(value: Any) -> str:
 
 
 def _token(value: Any) -> str:
-    """Return a special token, which may be written as an object."""
+    """Return a special token, which may be stored as an object."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else ""
 
@@ -74,7 +73,7 @@ def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate
     import jinja2.ext
 
     class Generation(jinja2.ext.Extension):
-        """`{% generation %}`, which says for training what the model wrote; its content stays."""
+        """`{% generation %}`, which marks a model's output for training. Renders its content."""
 
         tags = {"generation"}  # noqa: RUF012 - as jinja2 has it
 
@@ -139,13 +138,13 @@ def _refused(name: str, error: Exception) -> ConfigError:
 
 
 _PANICS: Final = "pyo3_runtime"
-"""Module of the exception that a panic of a library in Rust becomes."""
+"""Module of the exceptions into which Rust panics are translated."""
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _without_panics(method: _Method) -> _Method:
-    """Have a method raise ConfigError where the library panics. A panic is a BaseException: it
-    would end the process that meets the text, instead of failing the one request with it."""
+    """Raise ConfigError if the library panics in a method. A panic is a BaseException: it would end
+    the process instead of failing the single request."""
 
     @wraps(method)
     def call(counter: "LibraryTokenCounter", given: Any) -> Any:
@@ -163,21 +162,21 @@ def _without_panics(method: _Method) -> _Method:
 
 
 _BATCH = 128
-"""Number of texts encoded at a time: an encoding takes 40 times the memory of its text."""
+"""Number of texts encoded at a time: an encoding needs 40 times the memory of its text."""
 _FILE = hub_files.FILE
 _REMEDY = "give the path of a tokenizer.json file, or of a folder that holds one"
 _OTHERS = "or leave tokenizer.name out and count by the server's usage"
 SERVICE_RETRY_S = 20.0
-"""Time for which a service retries: the network of a pod may open after the pod has started."""
+"""Time for which a service retries: a pod's network may open after the pod has started."""
 RUNNER_RETRY_S = 3.0
 """Time for which the runner retries."""
 
 
 class LibraryTokenCounter:
-    """A TokenCounter over a `tokenizers.Tokenizer`; never adds, cuts or pads."""
+    """A TokenCounter that uses `tokenizers.Tokenizer` without special tokens or padding."""
 
     def __init__(self, name: str, tokenizer: Any, template: ChatTemplate | None = None) -> None:
-        # A file may say that its model's inputs are cut or padded, which would falsify counts.
+        # A file may configure truncation or padding of inputs, which would falsify counts.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.name = name
@@ -190,7 +189,7 @@ class LibraryTokenCounter:
 
     @_without_panics
     def count_batch(self, texts: Sequence[str]) -> list[int]:
-        """Offsets are not computed, which saves a third of the time."""
+        """Tokens without offsets, which saves a third of the time."""
         counts: list[int] = []
         for start in range(0, len(texts), _BATCH):
             batch = list(texts[start : start + _BATCH])
@@ -212,12 +211,11 @@ class LibraryTokenCounter:
 def load_token_counter(
     options: config.Tokenizer, *, is_for_prompts: bool = False
 ) -> LibraryTokenCounter | None:
-    """The configured tokenizer, None when none is; for prompts with its chat template, if that is
-    asked for.
+    """Return the configured tokenizer, or None without one; for prompts with its chat template if
+    configured.
 
-    A name that exists as a file or folder is one, else it is one of the hub: taken from the hub's
-    cache on this machine when it is there, and fetched when it is not. Raises ConfigError when
-    none of these gives a tokenizer.
+    The name of an existing file or folder is a path; any other name is looked up in the hub's cache
+    on this machine, then on the hub. Raises ConfigError if none of these has a tokenizer.
     """
     if options.name is None:
         return None
@@ -231,11 +229,11 @@ def load_token_counter(
 
 
 def resolve_tokenizer(options: config.Tokenizer) -> str:
-    """Find the configured tokenizer before anything starts, within seconds, and read it; what the
-    user should know about it, mostly nothing.
+    """Find and read the configured tokenizer before anything starts, within seconds. Return a
+    notice for the user, usually empty.
 
-    The hub is asked although its cache may hold the file, so that a revision that moves is
-    followed; where the hub cannot be reached, the cache's will do. Raises ConfigError.
+    The hub is asked even if its cache holds the file, because a revision may move. If the hub
+    cannot be reached, the cached file is used. Raises ConfigError.
     """
     if options.name is None:
         return ""
@@ -278,7 +276,7 @@ def _chat_template(options: config.Tokenizer) -> ChatTemplate:
 
 
 def hub_name(options: config.Tokenizer) -> str | None:
-    """Return the name if it is one of the hub; None for paths."""
+    """Return the name if it refers to the hub; None for paths."""
     name = options.name
     return None if name is None or config.is_path(name) or existing_path(name) else name
 
@@ -288,12 +286,12 @@ def existing_path(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
-    except (OSError, RuntimeError):  # name too long, or no home folder
+    except (OSError, RuntimeError):  # the name is too long, or there is no home folder
         return None
 
 
 def _local_file(name: str) -> Path | None:
-    """Return the file if the name is a path; None for a name of the hub. Raises ConfigError."""
+    """Return the file if the name is a path; None if it refers to the hub. Raises ConfigError."""
     path = existing_path(name)
     if path is None and config.is_path(name):
         raise ConfigError(f"tokenizer.name: there is no file {name}; {_REMEDY}")
@@ -306,8 +304,7 @@ def _local_file(name: str) -> Path | None:
 
 
 def _fetched(options: config.Tokenizer, timeout_s: float) -> Path:
-    """Return the hub's file after checking within a short time that it exists. Raises
-    ConfigError."""
+    """Return the hub's file after a quick check that it exists. Raises ConfigError."""
     name, revision = str(options.name), options.revision
     try:
         hub_files.find_on_hub(name, revision, timeout_s=timeout_s)
@@ -331,15 +328,15 @@ def _not_found(options: config.Tokenizer, reason: str, remedy: str) -> ConfigErr
 def _from_file(file: Path) -> Any:
     try:
         return _tokenizer_class().from_file(str(file))
-    except Exception as error:  # the library raises plain Exception for all faults of a file
+    except Exception as error:  # the library raises plain Exception for every fault of a file
         raise ConfigError(
             f"tokenizer.name: {file} is not a tokenizer: {one_line(str(error))}; {_REMEDY}"
         ) from error
 
 
 def _tokenizer_class() -> Any:
-    # One thread a process: the processes of a run share the cores already, and a thread pool would
-    # compete with those that take time stamps.
+    # One thread for each process: the processes of a run already use all cores, and a thread pool
+    # would compete with the processes that take timestamps.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 

@@ -1,4 +1,4 @@
-"""The formats of traces, and a trace file: its rows in order, and single rows again."""
+"""The trace formats, and a trace file with its rows in order and by random access."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,23 +21,23 @@ from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.domain.json_objects import Json
 
 FIRST_ROWS = 100
-"""Rows that are searched for members that are not read."""
+"""Number of rows that are searched for unknown members."""
 
 
 class TraceFormat(msgspec.Struct, frozen=True):
-    """What one kind of trace is."""
+    """Describes a kind of trace."""
 
     rows: Callable[[Lines, str], Iterator[TraceRow]]
     block_size: int = mooncake_trace.BLOCK_SIZE
-    """Tokens for each hash id; without hash ids there are no blocks."""
+    """Tokens per hash id; 0 without hash ids."""
     units_per_second: float = 1.0
-    """Units of its times in a second."""
+    """Units of its times per second."""
     members: frozenset[str] = frozenset()
     """Members that a row may have, if rows are JSON objects."""
     has_header: bool = False
     """The first line names the columns."""
     has_dates: bool = False
-    """Its times are dates; time zero is that of the first row."""
+    """Its times are dates, relative to the first row."""
 
 
 FORMATS = {
@@ -53,13 +53,13 @@ FORMATS = {
 
 
 def block_size_of(dataset: Dataset) -> int:
-    """Return the tokens for each hash id."""
+    """Return the number of tokens per hash id."""
     return dataset.block_size or FORMATS[dataset.kind].block_size
 
 
 def unread_members(kind: DatasetKind, file: str) -> list[str]:
-    """Return the members of the first rows that no row of this format has: a wrong name of one that
-    is not required would go unnoticed. Raises DatasetError if the file cannot be read."""
+    """Return the members of the first rows that this format does not know. Otherwise a misspelled
+    optional member would go unnoticed. Raises DatasetError if the file cannot be read."""
     known = FORMATS[kind].members
     if not known:
         return []
@@ -71,7 +71,7 @@ def unread_members(kind: DatasetKind, file: str) -> list[str]:
 
 
 class TraceFile:
-    """A trace on disk, which stays open: its rows in order, and single ones again."""
+    """An open trace on disk, read in order and then by random access."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class TraceFile:
         until: Until = lambda: False,
         watch: Watch = unwatched,
     ) -> None:
-        """Open the file; without `is_kept` no row can be read again, and reading ends when `until`
-        is true. Raises DatasetError if it cannot be read."""
+        """Open the file. Without `is_kept` no row can be read again. Reading ends when `until`
+        returns true. Raises DatasetError if it cannot be read."""
         self.format = FORMATS[kind]
         self._name = file
         path = Path(file).expanduser()
@@ -91,13 +91,12 @@ class TraceFile:
         self._header: list[tuple[int, bytes]] = []
 
     def rows(self, block_size: int) -> Iterator[TraceRow]:
-        """Yield the checked rows. Raises DatasetError that names file and line."""
+        """Yield the checked rows. Raises DatasetError with the file and line."""
         rows = checked(self.format.rows(self._with_header(), self._name), block_size)
         return from_first(rows) if self.format.has_dates else rows
 
     def index(self, config: BenchmarkConfig) -> TraceIndex:
-        """Read the rows that the load of a config sends. Raises DatasetError that names file and
-        line."""
+        """Read the rows that a config's load sends. Raises DatasetError with file and line."""
         units = self.format.units_per_second
         dataset = config.dataset
         rows = _carried_by(config.endpoint, self.rows(block_size_of(dataset)))
@@ -129,7 +128,7 @@ class TraceFile:
 
     @property
     def line(self) -> Line:
-        """The line of the row that was yielded last."""
+        """Return the line of the last row that was yielded."""
         return self._lines.line
 
     def close(self) -> None:
@@ -143,8 +142,8 @@ class TraceFile:
 
 
 def _carried_by(endpoint: Endpoint, rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
-    """Yield the rows. Raises DatasetError for a prompt that the endpoint cannot carry; a prompt
-    that is made of words fits into all of them."""
+    """Yield the rows. Raises DatasetError for a prompt that the endpoint cannot send; every
+    endpoint can send prompts of words."""
     render = endpoint_of(endpoint).render
     for row in rows:
         if row.written is not None:
@@ -161,8 +160,8 @@ def _carried_by(endpoint: Endpoint, rows: Iterable[TraceRow]) -> Iterator[TraceR
 
 
 def _check_conversations(endpoint: Endpoint, index: TraceIndex, source: str) -> None:
-    """Raise DatasetError if the trace has sessions of several rows, and the endpoint no
-    conversations."""
+    """Raise DatasetError if the trace has sessions of several rows and the endpoint does not
+    support conversations."""
     if endpoint.type.has(Feature.CONVERSATION):
         return
     for entry in (index.turn_counts > 1).nonzero()[0][:1].tolist():

@@ -1,4 +1,4 @@
-"""Files of agent traces: their session trees in order, and single ones again."""
+"""Files of agent traces: their session trees in order and by random access."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,8 +36,8 @@ def open_trees(
     until: Until = lambda: False,
     watch: Watch = unwatched,
 ) -> "TreeFile":
-    """Open the trace of a config; without `is_kept` no tree can be read again, and reading ends
-    when `until` is true. Raises DatasetError if it cannot be read."""
+    """Open the trace of a config. Without `is_kept` no tree can be read again. Reading ends when
+    `until` returns true. Raises DatasetError if it cannot be read."""
     dataset = config.dataset
     path = Path(str(dataset.file)).expanduser()
     if dataset.kind is DatasetKind.DAG_JSONL:
@@ -51,8 +51,8 @@ def open_trees(
 def used_trees(
     config: BenchmarkConfig, file: "TreeFile"
 ) -> Iterator[tuple[int, TracedTree | None]]:
-    """Yield the trees that a config uses, each after its number in the file; None in place of one
-    that is left out. Raises DatasetError that names file and record."""
+    """Yield the trees that a config uses with their numbers in the file; None for a tree that is
+    left out. Raises DatasetError with the file and record."""
     most, used = config.dataset.max_context_tokens, 0
     for number, tree in enumerate(file.trees()):
         if used == config.dataset.entries:
@@ -63,8 +63,8 @@ def used_trees(
 
 
 def index_trees(config: BenchmarkConfig, file: "TreeFile") -> tuple[TreeIndex, list[int]]:
-    """Read the trees that a config uses. Returns their index, and the number in the file of each.
-    Raises DatasetError that names file and record."""
+    """Read the trees that a config uses. Returns their index, and the number of each in the file.
+    Raises DatasetError with the file and record."""
     index, numbers = TreeIndex(), list[int]()
     for number, tree in used_trees(config, file):
         if tree is None:
@@ -76,7 +76,7 @@ def index_trees(config: BenchmarkConfig, file: "TreeFile") -> tuple[TreeIndex, l
 
 
 class _DagFile:
-    """A file whose lines name each other, so that all are held."""
+    """A file whose lines refer to each other, so all are kept in memory."""
 
     def __init__(self, path: Path, seed: int, watch: Watch) -> None:
         self._path = path
@@ -92,18 +92,18 @@ class _DagFile:
         return sha256_of_files([self._path])
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class _Unit(msgspec.Struct, frozen=True):
-    """Where a tree is: a line of a file, or the whole of it."""
+    """Location of a tree: a line of a file, or the whole file."""
 
     file: int
     line: Line | None
 
 
 class _TreesOfFiles:
-    """A trace with one JSON object for each tree: files, or lines of files."""
+    """A trace with one JSON object per tree: files, or lines of files."""
 
     def __init__(
         self, path: Path, read: ReadTree, *, is_kept: bool, until: Until, watch: Watch
@@ -150,11 +150,11 @@ class _TreesOfFiles:
 
 
 TreeFile = _DagFile | _TreesOfFiles
-"""The trees of a trace, which stays open."""
+"""The trees of an open trace."""
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files of a trace, in the order of their names."""
+    """Return the files of a trace, sorted by name."""
     if not path.is_dir():
         return [path]
     files = sorted(each for each in path.iterdir() if each.name.endswith(_WHOLE + _LINES))

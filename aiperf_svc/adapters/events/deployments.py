@@ -1,8 +1,8 @@
-"""Events of a stack: they disturb the pods of one Deployment, the stack's own target or one of
-others that the event names, or those of a pool of its release.
+"""Events of a stack. They disturb the pods of a Deployment, which is the stack's own target or one
+that the event names, or of a pool of its release.
 
-Each waits for a proof: another pod with another UID, a container that restarted, the states of
-processes, a connection that a policy drops.
+Each event waits for a proof: a new pod with another UID, a restarted container, process states, a
+dropped connection.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.services import Service
 
 REPLACED_S = 120.0
-"""Longest time until the pods of an event have successors."""
+"""Longest time until the pods of an event are replaced."""
 CUT_S = 5.0
 """Longest time until a connection that a policy drops counts as dropped."""
 LATE_S = 30.0
-"""Time after the end of an event after which commands in pods undo it themselves."""
+"""Time after the end of an event after which commands in pods undo it by themselves."""
 TICKS, LEAST_BUSY = 100, 0.05
-"""Ticks of a second in /proc, and the least share of a core that a busy loop has had."""
+"""Clock ticks per second in /proc, and the minimum share of a core that a busy loop must use."""
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 _CONNECT = (
     "import socket,sys\n"
@@ -64,9 +64,8 @@ class DeploymentEvents:
         if self._is_guest:
             root += f"/configmaps/{plan.identity.name(ANCHOR)}"
         self._root = root
-        self._lasting: dict[str, Undo] = {}
-        """How to undo the events that last until the end of the load, by the keys of their
-        records."""
+        self._open_undos: dict[str, Undo] = {}
+        """Undo records of the events that last until the end of the load, by key."""
 
     async def perform(self, run: EventRun) -> None:
         """Carry out an event. Raises EventFailed, Refused, Unreachable."""
@@ -77,7 +76,7 @@ class DeploymentEvents:
         stack = self._plan.identity.stack
         if run.event.pool is not None:
             pool = self._plan.config.deployment.target.pools[run.event.pool]
-            # In a namespace of others, pods of theirs may have the labels of the pool.
+            # In a shared namespace, foreign pods may have the labels of the pool.
             more = {STACK_LABEL: stack} if self._is_guest else {}
             labels = {**pool.labels, **more}
             return _Target(
@@ -88,7 +87,7 @@ class DeploymentEvents:
         target = _Target(self._cluster, namespace, name)
         await target.read()
         found = (target.found["metadata"].get("labels") or {}).get(STACK_LABEL)
-        # All of a namespace of its own is the stack's; what Helm installs there has no label of it.
+        # A namespace of its own belongs to the stack, and objects installed by Helm lack its label.
         if self._is_guest and not run.event.foreign and found != stack:
             raise EventFailed(f"Deployment {name} lacks the label of this stack")
         return target
@@ -140,7 +139,7 @@ class DeploymentEvents:
         found = await self._cluster.get(path)
         if found["spec"].get("unschedulable"):
             raise EventFailed(f"node {node} is still cordoned")
-        run.verify("uncordoned after it")
+        run.verify("uncordoned afterwards")
 
     async def _restart(self, run: EventRun, target: "_Target") -> None:
         before = await target.pods()
@@ -168,21 +167,21 @@ class DeploymentEvents:
             await target.has_replicas(wanted)
             run.verify(f"{wanted} pods exist")
             if run.event.duration is None:
-                # The end of the load cancels this: each trial begins with as many.
+                # The end of the load cancels this, so each trial starts with the same number.
                 await asyncio.Event().wait()
             await run.hold()
         await target.has_replicas(before)
-        run.verify(f"{before} again after it")
+        run.verify(f"{before} again afterwards")
 
     @contextlib.asynccontextmanager
     async def _changed(
         self, run: EventRun, undo: Undo, found: Json, spec: Json, what: str
     ) -> AsyncIterator[None]:
-        """Change an object when the event is due, undo that when the context ends, and record on
-        the stack's root how, until then. Inside an event of the object that lasts until the end of
-        the load, the record stays that one's. Raises EventFailed if the object has a change that is
-        not undone: what it has now is not its original."""
-        lasting, is_lasting = self._lasting.get(undo.key), run.event.duration is None
+        """Change an object when the event is due, and undo that when the context ends. Until then,
+        the stack's root has a record of the undo. Inside an event of the same object that lasts
+        until the end of the load, that event's record is kept. Raises EventFailed if the object has
+        a change that is not undone: its present state is not the original."""
+        lasting, is_lasting = self._open_undos.get(undo.key), run.event.duration is None
         changed_by = (found["metadata"].get("labels") or {}).get(UNDO)
         if changed_by and lasting is None:
             raise EventFailed(
@@ -193,14 +192,14 @@ class DeploymentEvents:
         await run.until_due()
         await record_undo(self._cluster, self._root, recorded.key, recorded.encoded)
         if is_lasting:
-            self._lasting[recorded.key] = recorded
+            self._open_undos[recorded.key] = recorded
         is_inside = lasting is not None and not is_lasting
         try:
             run.begin(what)
             await recorded.change(self._cluster, self._plan.identity.stack, spec)
             yield
         except asyncio.CancelledError:
-            # The load ends, and all of its events, in no order.
+            # The end of the load ends all of its events, in no order.
             is_inside = False
             raise
         finally:
@@ -211,8 +210,8 @@ class DeploymentEvents:
                 is_undone = await recorded.carry_out(self._cluster)
                 if not is_lasting:
                     run.end()
-                self._lasting.pop(recorded.key, None)
-                # A change whose response was lost may still come, and is undone with the stack.
+                self._open_undos.pop(recorded.key, None)
+                # A change whose response was lost may still arrive; it is undone with the stack.
                 if is_undone:
                     await record_undo(self._cluster, self._root, recorded.key, None)
 
@@ -234,14 +233,14 @@ class DeploymentEvents:
             for command in commands:
                 _check_stopped(await command.line())
             run.verify("state T in /proc/PID/stat")
-            # The commands let the processes continue when their input ends.
+            # The commands resume the processes when their input ends.
             await run.hold_to_end()
             for command in commands:
                 await command.send("go")
                 _check_stopped(await command.line())
                 if ":T" in await command.line():
                     raise EventFailed(f"{_names(chosen)} is still stopped")
-        run.verify("continued after it")
+        run.verify("continued afterwards")
 
     async def _cpu(self, run: EventRun, target: "_Target") -> None:
         cores, length_ns, used = run.event.cores or 0, run.event.duration or 0, 0.0
@@ -267,7 +266,7 @@ class DeploymentEvents:
             for command in commands:
                 if (line := await command.line()) != "on":
                     raise EventFailed(line)
-            # The commands take the discipline away when their input ends.
+            # The commands remove the discipline when their input ends.
             await run.hold_to_end()
             for command in commands:
                 await command.send("go")
@@ -276,7 +275,7 @@ class DeploymentEvents:
         counts = f"netem passed on {passed:,} packets and dropped {dropped:,}"
         if not (dropped if event.do == "loss" else passed):
             raise EventFailed(f"not verified: {counts}")
-        run.verify(f"{counts}; removed after it")
+        run.verify(f"{counts}; removed afterwards")
 
     @contextlib.asynccontextmanager
     async def _commands(
@@ -290,8 +289,8 @@ class DeploymentEvents:
         is_signal: bool = False,
     ) -> AsyncIterator[tuple[list[Json], list[PodCommand]]]:
         """Run a shell text or a program in the pods of an event while the context is open, by
-        default in the container of the server, and begin the event with the `first` line of its
-        input. Yields the pods and their commands."""
+        default in the server's container, and start the event with the `first` line of its input.
+        Yields the pods and their commands."""
         argv = ("sh", "-c", program) if isinstance(program, str) else program
         chosen = run.pick(await target.pods())
         async with contextlib.AsyncExitStack() as stack:
@@ -313,8 +312,8 @@ class DeploymentEvents:
             yield chosen, commands
 
     async def _cut(self, run: EventRun, target: "_Target") -> None:
-        """Change the stack's policy so that it admits no connection to the target, and verify this
-        by a connection from a worker."""
+        """Change the stack's policy so it admits no connection to the target, and verify this with
+        a connection from a worker."""
         pods = await target.pods()
         name = self._plan.identity.name(HOST)
         policies = f"/apis/networking.k8s.io/v1/namespaces/{target.namespace}/networkpolicies"
@@ -338,10 +337,10 @@ class DeploymentEvents:
         await proof(
             lambda: self._connections(pods, "open"), "the target is still cut off", REPLACED_S
         )
-        run.verify("accepted after it")
+        run.verify("accepted afterwards")
 
     async def _connections(self, pods: Sequence[Json], wanted: str) -> str | None:
-        """Return what is wanted if all connections from a worker to these pods end like that."""
+        """Return `wanted` if all connections from a worker to these pods end like that."""
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         labels = {COMPONENT_LABEL: Service.WORKER.value, **self._plan.identity.selector()}
         selector = label_selector(labels)
@@ -375,7 +374,7 @@ _KINDS: dict[str, Callable[[DeploymentEvents, EventRun, "_Target"], Any]] = {
 
 
 class _Target:
-    """The Deployment, or the pool of the stack's release, that an event disturbs, and its pods."""
+    """The Deployment, or the pool of the stack's release, that an event disturbs, with its pods."""
 
     def __init__(
         self,
@@ -386,8 +385,8 @@ class _Target:
         pool: Mapping[str, str] | None = None,
         port: int | None = None,
     ) -> None:
-        """`pool` are the labels of a pool's pods. The container of the server is the one with the
-        port, without one the first."""
+        """`pool` contains the labels of a pool's pods. The server's container is the one with the
+        port, else the first."""
         self._cluster, self.namespace, self.name, self._pool = cluster, namespace, name, pool
         self._port = port
         self._words = f"Deployment {name}" if pool is None else f"pool {name}"
@@ -400,13 +399,13 @@ class _Target:
         self.found = await self._get(self.path)
 
     async def _get(self, path: str, **params: str) -> Json:
-        """Read again while the API server fails for a short time."""
+        """Repeat a read while the API server fails, for a short time."""
         reading = partial(self._cluster.get, path, **params)
         return await retried(reading, within_s=RETRY_S, pause_s=POLL_S)
 
     async def pods(self, *, is_ready: bool = True) -> list[Json]:
-        """Return its pods, without those that are being deleted. Raises EventFailed if there are
-        none that run."""
+        """Return its pods, except those that are being deleted. Raises EventFailed if none of them
+        runs."""
         found = await self._of_pool() if self._pool is not None else await self._of_deployment()
         live = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
         if not is_ready:
@@ -421,8 +420,7 @@ class _Target:
         return list((await self._get(self.pods_path, labelSelector=selector))["items"])
 
     async def _of_deployment(self) -> list[Json]:
-        """Return the pods whose owner is a ReplicaSet of the Deployment: its selector may match
-        pods of others."""
+        """Return the pods of the Deployment's ReplicaSets: its selector may match others."""
         selector = selector_text(self.found["spec"]["selector"])
         listed = await self._get(self._sets_path, labelSelector=selector)
         sets = {_uid(each) for each in listed["items"] if _owner(each) == _uid(self.found)}
@@ -430,18 +428,18 @@ class _Target:
         return [pod for pod in listed["items"] if _owner(pod) in sets]
 
     def server_of(self, pod: Json) -> str:
-        """Return the name of the container of the server."""
+        """Return the name of the server's container."""
         return server_container(pod["spec"], self._port)
 
     def restarts(self, pod: Json) -> int:
-        """Return how often the server of a pod restarted, whatever its sidecars did."""
+        """Return the number of restarts of a pod's server, without its sidecars."""
         name = self.server_of(pod)
         return sum(
             int(each.get("restartCount", 0)) for each in containers_of(pod) if each["name"] == name
         )
 
     async def begin(self, run: EventRun) -> tuple[list[Json], list[Json]]:
-        """Wait until an event is due; return its pods, and those that it is for."""
+        """Wait until an event is due; return its pods, and the chosen ones."""
         before = await self.pods()
         chosen = run.pick(before)
         await run.until_due()
@@ -449,7 +447,7 @@ class _Target:
         return before, chosen
 
     async def successors(self, before: Sequence[Json], gone: Sequence[Json]) -> str:
-        """Wait until new pods have replaced the deleted ones; return the proof."""
+        """Wait until new pods have replaced the deleted ones; return a description of them."""
         old, lost = {_uid(pod) for pod in before}, {_uid(pod) for pod in gone}
 
         async def look() -> list[Json] | None:
@@ -458,16 +456,16 @@ class _Target:
             is_left = any(_uid(pod) in lost for pod in live)
             return new if len(new) >= len(lost) and not is_left else None
 
-        new = await proof(look, f"{_names(gone)} has no successor", REPLACED_S)
-        return ", ".join(f"{_name(pod)} (UID {_uid(pod)[:8]})" for pod in new) + " instead"
+        new = await proof(look, f"{_names(gone)} was not replaced", REPLACED_S)
+        return "replaced by " + ", ".join(f"{_name(pod)} (UID {_uid(pod)[:8]})" for pod in new)
 
     async def has_replicas(self, wanted: int) -> None:
-        """Wait until there are so many pods."""
+        """Wait until there are `wanted` pods."""
 
         async def look() -> int | None:
             return wanted if len(await self.pods(is_ready=False)) == wanted else None
 
-        await proof(look, f"Deployment {self.name} has not {wanted} pods", REPLACED_S)
+        await proof(look, f"Deployment {self.name} does not have {wanted} pods", REPLACED_S)
 
 
 def _limit(run: EventRun) -> str:

@@ -1,4 +1,4 @@
-"""One event while it is carried out: its time, and what is reported of it."""
+"""Carries out one event: its timing and its report."""
 
 import asyncio
 import random
@@ -16,17 +16,17 @@ T = TypeVar("T")
 PROOF_S = 10.0
 """Longest time from an event to the proof that it happened."""
 LOOK_S = 0.05
-"""Time between two looks for it."""
+"""Interval between checks for the proof."""
 AHEAD_S = 2.0
-"""Time before an event at which an adapter begins to find what it is for."""
+"""Time before an event at which an adapter starts to look for the affected pods or processes."""
 
 
 class EventFailed(EnvironmentProblem):
-    """Raised when an event cannot be done, verified or undone; the message says why."""
+    """Raised when an event cannot be done, verified or undone, with the reason."""
 
 
 class EventRun:
-    """Carries out one event. What it does to the server is an adapter's: `Perform`."""
+    """Carries out one event. A `Perform` function of an adapter affects the server."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class EventRun:
         clock_ahead_ns: int = 0,
         changed: asyncio.Event,
     ) -> None:
-        """`start_wall_ns` is the start of the load, by the run's clock, which is `clock_ahead_ns`
-        ahead of this machine's. `changed` is set when there is more to report."""
+        """`start_wall_ns` is the start of the load by the run's clock, which is `clock_ahead_ns`
+        ahead of this machine's clock. `changed` is set when the report changes."""
         self.event, self.report = event, EventReport(number=number)
         self._random = random.Random(f"{seed}/{number}")
         self._ahead_ns, self._changed = clock_ahead_ns, changed
@@ -48,45 +48,43 @@ class EventRun:
 
     @property
     def late_s(self) -> float:
-        """Seconds since its time; negative before it."""
+        """Seconds since its due time; negative before it."""
         return (time_ns() - self._due_wall_ns) / 1e9
 
     def pick(self, found: Sequence[T]) -> list[T]:
-        """Return those that the event is for: one, drawn by the seed, or all."""
+        """Return the targets of the event: all, or one chosen at random from the seed."""
         return list(found) if self.event.pick == "all" else [self._random.choice(found)]
 
     async def until_due(self) -> None:
-        """Wait for its time. What it is for is found before."""
+        """Wait until the event is due. Its targets are found before."""
         await asyncio.sleep(max(0.0, -self.late_s))
 
     def begin(self, what: str) -> None:
-        """Record that it is done now."""
+        """Record that the event is done now."""
         self._until_mono_s = monotonic() + (self.event.duration or 0) / 1e9
         self._report(what=what, begin_wall_ns=time_ns() + self._ahead_ns)
 
     def verify(self, evidence: str) -> None:
-        """Record a proof that it happened, or that it was undone."""
+        """Record a proof that the event happened or was undone."""
         self._report(evidence="; ".join(filter(None, (self.report.evidence, evidence))))
 
     def end(self) -> None:
-        """Record that it is undone now."""
+        """Record that the event is undone now."""
         self._report(end_wall_ns=time_ns() + self._ahead_ns)
 
     async def hold(self) -> None:
-        """Wait until it is to be undone."""
+        """Wait until the event ends."""
         await asyncio.sleep(max(0.0, self._until_mono_s - monotonic()))
 
     async def hold_to_end(self) -> None:
-        """Wait until it is to be undone, or until this is cancelled, and record that it is undone
-        then."""
+        """Wait until the event ends or this task is cancelled, and record the undo."""
         try:
             await self.hold()
         finally:
             self.end()
 
     async def carry_out(self, perform: "Perform") -> None:
-        """Do it, verify it and undo it. An error becomes part of the report: what was verified
-        before it is not all that was to happen."""
+        """Do, verify and undo the event. After an error, the report is incomplete and names it."""
         try:
             await asyncio.sleep(max(0.0, -self.late_s - AHEAD_S))
             await perform(self)
@@ -105,11 +103,11 @@ class EventRun:
 
 
 Perform = Callable[[EventRun], Awaitable[None]]
-"""Does an event, verifies it, and undoes it however it is ended. Raises EnvironmentProblem."""
+"""Does an event, verifies it, and undoes it in all cases. Raises EnvironmentProblem."""
 
 
 async def proof(look: Callable[[], Awaitable[T | None]], missing: str, within_s: float) -> T:
-    """Look until there is a proof, and return it. Raises EventFailed with what is missing."""
+    """Repeat a check until it returns a proof. Raises EventFailed with `missing` on a timeout."""
     give_up_mono_s = monotonic() + within_s
     while (found := await look()) is None:
         if monotonic() > give_up_mono_s:

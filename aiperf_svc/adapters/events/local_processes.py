@@ -1,7 +1,7 @@
-"""Events of a run on this machine: they kill, stop or delay processes of the server.
+"""Events of a run on this machine. They kill, stop or delay the server's processes.
 
-Without a name in the config, they are those of a mock server that listens at the endpoint's URL. It
-is known by its page `/truth`, which no other server has.
+Without a process in the config, they affect the mock server that listens at the endpoint's URL. Its
+page `/truth` identifies it; no other server has this page.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ from aiperf_svc.domain.errors import ConfigError
 LISTENING = "0A"
 """State of a listening socket in /proc/net/tcp."""
 TRUTH_S = 5.0
-"""Longest time for a response of the mock server's own pages."""
-GONE = ("", "Z")
-"""States of a process that has ended: there is none, or it waits for its parent."""
+"""Timeout of the mock server's own pages."""
+ENDED_STATES = ("", "Z")
+"""States of a process that has ended: it does not exist, or it is a zombie."""
 _GUARD = 'read -r _ || exit 0; kill -STOP "$@" || exit 1; echo stopped; read -r _; kill -CONT "$@"'
-"""Stops processes from the first line of its standard input until the input's end, which comes too
-if this process is killed."""
+"""Stops processes from the first line of its standard input until the end of the input, which also
+follows if this process is killed."""
 
 
 @dataclass(frozen=True)
 class LocalProcess:
-    """A process, which another one with the same number is not."""
+    """A process, distinguished from later ones with the same number."""
 
     pid: int
     name: str
     started: str
-    """Time of its start in ticks after the machine's."""
+    """Start time in clock ticks since boot."""
 
     @property
     def text(self) -> str:
@@ -54,7 +54,7 @@ class LocalProcess:
 
 def _process(pid: int) -> LocalProcess | None:
     found = read_stat(pid)
-    if found is None or found.state in GONE:
+    if found is None or found.state in ENDED_STATES:
         return None
     return LocalProcess(pid, found.name.strip(), found.started)
 
@@ -64,7 +64,7 @@ class LocalServer:
         self._config = config
 
     def check(self) -> None:
-        """Find what each event is for, before anything is started. Raises ConfigError."""
+        """Find the targets of each event before anything is started. Raises ConfigError."""
         for number, event in enumerate(self._config.events):
             try:
                 if event.do == "delay":
@@ -89,7 +89,7 @@ class LocalServer:
     # --- which processes -------------------------------------------------------------------------
 
     def _find(self, name: str | None) -> list[LocalProcess]:
-        """Return the processes of this name, or the mock server's. Raises EventFailed."""
+        """Return the processes with this name, or those of the mock server. Raises EventFailed."""
         if name is None:
             self._truth()
             found = _listeners(self._port)
@@ -127,7 +127,7 @@ class LocalServer:
         host, _, is_tls = address_of(self._config.endpoint.url)
         connection: http.client.HTTPConnection
         if is_tls:
-            # A page of a server on this machine, which is asked for nothing secret.
+            # A page of a server on this machine; the request contains no secret.
             context = ssl._create_unverified_context()
             connection = http.client.HTTPSConnection(host, port, timeout=TRUTH_S, context=context)
         else:
@@ -169,7 +169,7 @@ class LocalServer:
         try:
             await run.hold()
         finally:
-            # The server ends the delay by itself if this process is gone, but a little later.
+            # If this process is gone, the server ends the delay by itself, a little later.
             await asyncio.to_thread(self._truth, "/truth/delay?latency_ns=0&for_ns=0", "POST")
         run.end()
         delayed = (await asyncio.to_thread(self._truth))["delayed"] - before
@@ -184,7 +184,7 @@ async def _kill(run: EventRun, chosen: Sequence[LocalProcess]) -> None:
         _signal(each, signal.SIGKILL)
 
     async def look() -> str | None:
-        return "gone" if all(each.state in GONE for each in chosen) else None
+        return "gone" if all(each.state in ENDED_STATES for each in chosen) else None
 
     await proof(look, f"{_names(chosen)} still runs", PROOF_S)
     run.verify("gone from /proc")
@@ -208,12 +208,12 @@ async def _stall(run: EventRun, chosen: Sequence[LocalProcess]) -> None:
         return None if any(each.state == "T" for each in chosen) else "continued"
 
     await proof(continued, f"{_names(chosen)} is still stopped", PROOF_S)
-    run.verify("continued after it")
+    run.verify("continued afterwards")
 
 
 @contextlib.asynccontextmanager
 async def _stopped(run: EventRun, chosen: Sequence[LocalProcess]) -> AsyncIterator[None]:
-    """Stop processes while the context is open, and until this process is gone."""
+    """Stop processes while the context is open, at most until this process ends."""
     pids = [str(each.pid) for each in chosen]
     guard = await asyncio.create_subprocess_exec(
         "/bin/sh", "-c", _GUARD, "sh", *pids,
@@ -251,7 +251,7 @@ def _pids() -> list[int]:
 
 
 def _listeners(port: int) -> list[LocalProcess]:
-    """Return the processes that listen at a port, as far as this user may see them."""
+    """Return the processes that listen on a port, as far as visible to this user."""
     inodes = set()
     for family in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

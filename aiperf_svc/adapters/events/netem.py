@@ -1,12 +1,12 @@
-"""Delays or drops the packets that a target sends, by the queueing discipline netem of Linux.
+"""Delays or drops packets from a target with Linux's queueing discipline netem.
 
 Two containers with NET_ADMIN in the pod's network run `run_container` (`plan/target.py`): one fails
-before the server starts if the kernel has no netem, the other waits beside the server. In this one
-an event executes the module (`main`), which takes the discipline away when its input ends, so also
-when the runner is gone. Only what leaves the pod is disturbed: responses, and what opens and
-confirms connections.
+before the server starts if the kernel lacks netem, the other waits beside the server. In the second
+one, an event executes this module (`main`). It removes the discipline when its input ends, also if
+the runner is gone. Only packets that leave the pod are affected: responses, and packets that open
+and acknowledge connections.
 
-The requests are those of rtnetlink(7) and <linux/pkt_sched.h>; images have no `tc`.
+The requests follow rtnetlink(7) and <linux/pkt_sched.h>, because images have no `tc`.
 """
 
 import errno
@@ -27,24 +27,24 @@ MAKE, DELETE, LIST = 36, 37, 38
 REQUEST, CONFIRM, EXCLUSIVE, CREATE, ALL = 0x1, 0x4, 0x200, 0x400, 0x300
 """Flags of a request: NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_DUMP."""
 ERROR, DONE = 2, 3
-"""Types of responses: NLMSG_ERROR, which also confirms, and NLMSG_DONE."""
+"""Types of responses: NLMSG_ERROR, which is also an acknowledgement, and NLMSG_DONE."""
 ROOT = 0xFFFFFFFF
 """TC_H_ROOT: the parent of an interface's only discipline."""
 KIND, OPTIONS, STATS = 1, 2, 7
-"""TCA_KIND, TCA_OPTIONS, TCA_STATS2; inside the last one TCA_STATS_BASIC and TCA_STATS_QUEUE."""
+"""TCA_KIND, TCA_OPTIONS, TCA_STATS2; the last one contains TCA_STATS_BASIC and TCA_STATS_QUEUE."""
 BASIC, QUEUE = 1, 3
 NAME = b"netem\0"
 TICK_NS = 64
-"""Unit of the kernel's times of disciplines (/proc/net/psched)."""
+"""Time unit of the kernel's disciplines (/proc/net/psched)."""
 MOST_QUEUED = 1_000_000
-"""Packets that wait at the same time. With the usual 1,000, a delay would drop the rest."""
+"""Length of the packet queue. With the default of 1,000, a delay would drop packets."""
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _DISCIPLINE = struct.Struct("=BxxxiIII")
 _NETEM = struct.Struct("=IIIIII")
 
 
 class Counts(NamedTuple):
-    """What a discipline has passed on and dropped."""
+    """Packets that a discipline has passed on and dropped."""
 
     packets: int
     dropped: int
@@ -58,13 +58,12 @@ def request(kind: int, flags: int, index: int, options: bytes = b"") -> bytes:
 
 
 def netem_options(latency_ns: int, loss: float) -> bytes:
-    """Return the settings of netem: a constant delay, and the share of packets that are lost."""
+    """Return the settings of netem: a constant delay, and the share of lost packets."""
     return _NETEM.pack(latency_ns // TICK_NS, MOST_QUEUED, round(loss * 0xFFFFFFFF), 0, 0, 0)
 
 
 def counts_in(listed: Sequence[bytes], index: int) -> Counts | None:
-    """Return the counts of the interface's netem from a list of all disciplines; None if it has
-    none."""
+    """Return the counts of the interface's netem from a list of all disciplines, or None."""
     for body in listed:
         _, own, _, parent, _ = _DISCIPLINE.unpack_from(body)
         found = dict(_attributes(body[_DISCIPLINE.size :]))
@@ -77,30 +76,30 @@ def counts_in(listed: Sequence[bytes], index: int) -> Counts | None:
 
 
 class Network:
-    """The root disciplines of the interfaces in this process' network namespace."""
+    """The root disciplines of the interfaces in this process's network namespace."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 
     def close(self) -> None:
-        """Close the socket; disciplines stay."""
+        """Close the socket; disciplines remain."""
         self._socket.close()
 
     def add(self, index: int, *, latency_ns: int = 0, loss: float = 0.0) -> None:
-        """Give an interface a netem. Raises OSError."""
+        """Add a netem to an interface. Raises OSError."""
         options = netem_options(latency_ns, loss)
         self._ask(request(MAKE, CONFIRM | CREATE | EXCLUSIVE, index, options))
 
     def remove(self, index: int) -> None:
-        """Take it away. Raises OSError."""
+        """Remove it. Raises OSError."""
         self._ask(request(DELETE, CONFIRM, index))
 
     def counts(self, index: int) -> Counts | None:
-        """Return its counts; None if the interface has none. Raises OSError."""
+        """Return its counts; None if the interface has no netem. Raises OSError."""
         return counts_in(self._ask(request(LIST, ALL, index)), index)
 
-    def _ask(self, asked: bytes) -> list[bytes]:
-        self._socket.send(asked)
+    def _ask(self, data: bytes) -> list[bytes]:
+        self._socket.send(data)
         found: list[bytes] = []
         while True:
             for kind, body in _responses(self._socket.recv(1 << 20)):
@@ -114,7 +113,7 @@ class Network:
 
 
 def check(network: Network, interface: str, node: str) -> None:
-    """Raise EnvironmentProblem unless the interface takes a netem, which is taken away again."""
+    """Add a netem to the interface and remove it again. Raises EnvironmentProblem if that fails."""
     index = socket.if_nametoindex(interface)
     try:
         network.add(index)
@@ -137,8 +136,8 @@ def _problem(error: OSError, interface: str, node: str) -> str:
 
 
 def interface_of(routes: str, names: Sequence[str]) -> str:
-    """Return the interface of the default route in `/proc/net/route`; without one, the first of
-    these names that is not the loopback."""
+    """Return the interface of the default route in `/proc/net/route`; without a default route, the
+    first of these names except the loopback."""
     for line in routes.splitlines()[1:]:
         name, target, *_ = line.split()
         if target == "00000000":
@@ -147,7 +146,7 @@ def interface_of(routes: str, names: Sequence[str]) -> str:
 
 
 def own_interface() -> str:
-    """Return the interface by which this pod reaches others."""
+    """Return the interface through which this pod reaches others."""
     try:
         routes = Path("/proc/net/route").read_text()
     except OSError:
@@ -156,23 +155,23 @@ def own_interface() -> str:
 
 
 def run_container(what: str) -> int:
-    """Check the kernel (`check`), or wait for SIGTERM (`wait`); the exit code. Raises
+    """Check the kernel (`check`) or wait for SIGTERM (`wait`), and return the exit code. Raises
     EnvironmentProblem."""
     if what == "check":
         with closing(Network()) as network:
             check(network, own_interface(), os.environ.get("AIPERF_NODE", ""))
         return 0
     ends = {signal.SIGTERM, signal.SIGINT}
-    # The first process of a container gets only signals that it waits for.
+    # Process 1 of a container gets only signals that it handles.
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     signal.sigwait(ends)
     return 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Delay by the first argument in ns, or drop the share of the second one, from the first line
-    of the input to the second one, or to its end, for the seconds that the first line has at
-    most."""
+    """Delay packets by the first argument in ns, or drop the share in the second argument. This
+    lasts from the first line of the input to the second one or the end of the input, and at most
+    for the seconds in the first line."""
     latency_ns, loss = int(arguments[0]), float(arguments[1])
     seconds = sys.stdin.readline()
     if not seconds:
@@ -186,7 +185,7 @@ def main(arguments: Sequence[str]) -> int:
             print(_problem(error, interface, os.environ.get("AIPERF_NODE", "")), flush=True)
             return 0
         try:
-            # The default action would leave the discipline.
+            # The default action would leave the discipline in place.
             signal.signal(signal.SIGALRM, _end)
             signal.alarm(int(seconds))
             print("on", flush=True)
@@ -210,7 +209,7 @@ def _attribute(kind: int, data: bytes) -> bytes:
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     while len(data) >= _ATTRIBUTE.size:
         size, kind = _ATTRIBUTE.unpack_from(data)
-        # The upper bits are flags.
+        # The upper bits contain flags.
         yield kind & 0x3FFF, data[_ATTRIBUTE.size : size]
         data = data[max(size + -size % 4, _ATTRIBUTE.size) :]
 

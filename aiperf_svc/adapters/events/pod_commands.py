@@ -1,8 +1,8 @@
-"""Commands in containers of a cluster, by the API server's `exec`, and the shell text that signals
-a container's processes from within.
+"""Runs commands in containers with the API server's `exec`, and provides shell texts that signal a
+container's processes from within.
 
-A process cannot be signalled with KILL or STOP from its own PID namespace if it is the first one
-there. In pods with `shareProcessNamespace` the pause container is the first.
+A process with number 1 in its PID namespace cannot be signalled with KILL or STOP from within. In
+pods with `shareProcessNamespace`, the pause container has number 1.
 """
 
 import contextlib
@@ -43,8 +43,7 @@ states() {
   echo "$1$text"
 }
 """
-"""Finds the processes of the container: those of the same cgroup but for this shell and its
-children."""
+"""Finds the container's processes: all with its cgroup, except this shell and its children."""
 _LIMIT = r"""
 trap '' PIPE
 limit() {
@@ -55,10 +54,10 @@ limit() {
   guard=$!
 }
 """
-"""Signals processes after `seconds`, unless the guard gets TERM before. The API server may notice
-only after minutes that the machine of a runner is gone, and the input does not end until then. A
-container without `sleep` has no guard. Output that nobody reads does not end the shell, which has
-to undo what it did."""
+"""Signals processes after `seconds`, unless the guard gets TERM before. The API server may take
+minutes to notice that a runner's machine is gone, and only then does the input end. A container
+without `sleep` has no guard. Unread output does not end the shell, which has to undo its
+changes."""
 KILL = _FIND + "read -r go || exit 0\nkill -KILL $found && echo killed$found\n"
 STALL = (
     _FIND
@@ -79,9 +78,9 @@ kill -CONT $found
 states continued
 """
 )
-"""Both begin with the first line of standard input. The stall ends with the second one, after the
-seconds that the first one has, and with the end of the input, which comes too if the runner is
-killed."""
+"""KILL and STALL start with the first line of standard input. A stall ends with the second line,
+after the seconds in the first line, or with the end of the input, which also follows if the runner
+is killed."""
 
 BUSY = (
     _LIMIT
@@ -104,8 +103,8 @@ done
 echo "$used"
 """
 )
-"""Keeps cores busy for the seconds that the first line of standard input has, at most, as many as
-it has then, until the second line or the input's end; then prints the CPU time in hundredths of a
+"""Keeps cores busy. The first line of standard input contains the maximum number of seconds and the
+number of cores. Ends with the second line or the input, and prints the CPU time in hundredths of a
 second."""
 
 
@@ -115,14 +114,14 @@ class PodCommand:
         self._errors = ""
 
     async def send(self, line: str) -> None:
-        """Write a line to its standard input. Raises EventFailed if the connection is lost."""
+        """Write a line to the command's standard input. Raises EventFailed if that fails."""
         try:
             await self._socket.send_bytes(bytes([STDIN]) + line.encode() + b"\n")
         except (aiohttp.ClientError, OSError) as error:
             raise EventFailed(f"{self._where}: the connection to the command is lost") from error
 
     async def line(self) -> str:
-        """Wait for the next line of its output. Raises EventFailed if it ends first."""
+        """Wait for the next line of output. Raises EventFailed if the command ends first."""
         while not self._lines:
             message = await self._socket.receive()
             if message.type is not aiohttp.WSMsgType.BINARY:
@@ -150,8 +149,8 @@ class PodCommand:
 async def pod_command(
     cluster: Cluster, namespace: str, pod: str, container: str, command: Sequence[str]
 ) -> AsyncIterator[PodCommand]:
-    """Run a command in a container while the context is open; its input ends with it. Raises
-    Refused, Unreachable."""
+    """Run a command in a container while the context is open; then its input ends. Raises Refused,
+    Unreachable."""
     query = urlencode(
         [
             *(("command", each) for each in command),

@@ -1,11 +1,12 @@
-"""A run on an agent trace as a row of InferenceX's AgentX on one node (SemiAnalysisAI/InferenceX,
-`utils/agentic/aggregation` of 843c625).
+"""Exports a run on an agent trace as a row of InferenceX's AgentX for one node
+(SemiAnalysisAI/InferenceX, `utils/agentic/aggregation` of 843c625).
 
-Statistics are over the requests that completed, in seconds and tokens. Interactivity is the inverse
-of a statistic of the time per output token, and end to end of a request's latency over its output
-tokens, so that its p90 is that of slow requests. Our `inter_token_latency` is their `itl` and
-`tpot`; they are equal there too. Rates are over the time from the first start to the last end.
-What only the server knows is of its counters under load, and null without its page of metrics.
+Statistics are over the completed requests, in seconds and tokens. Interactivity is the inverse of a
+statistic of the time per output token. End-to-end is a request's latency divided by its output
+tokens, so its p90 is that of slow requests. Our `inter_token_latency` is both `itl` and `tpot`,
+which are equal in AgentX too. Rates are over the time from the first start to the last end.
+Server-side values come from the server's counters under load, and are null without its metrics
+page.
 """
 
 import math
@@ -33,10 +34,10 @@ NEEDED: Final = (
     "allocated_cpu_dram_gb", "num_requests_total", "num_requests_successful", "request_accounting",
     "request_metrics", "server_metrics", "kv_cache_pool_tokens",
 )  # fmt: skip
-"""Keys that their transformer always writes for one node."""
+"""Keys that AgentX's transformer always writes for one node."""
 _PERCENTILES = (50, 75, 90, 95)
 _WINDOW_S = 1.0
-"""Width of the parts in which ends of requests are counted."""
+"""Width of the time windows in which ends of requests are counted."""
 _CACHE = (
     "gpu_cache_hit_rate", "cpu_cache_hit_rate", "external_cache_hit_rate", "overall_cache_hit_rate",
     "prefix_cache_hits", "prefix_cache_queries", "external_prefix_cache_hits",
@@ -58,8 +59,8 @@ def is_agentic(result: InferenceResult) -> bool:
 
 
 def agentx_row_of(result: InferenceResult, setup: Mapping[str, str], columns: Columns) -> Json:
-    """Return the row of a run with these records. Raises ConfigError for a run that has no fixed
-    number of session trees."""
+    """Return the row of a run with these records. Raises ConfigError if the number of session trees
+    is not fixed."""
     row = identity_of(result, setup)
     row["scenario_type"] = "agentic-coding"
     if offloading := setup.get("kv_offloading"):
@@ -81,7 +82,7 @@ def agentx_row_of(result: InferenceResult, setup: Mapping[str, str], columns: Co
 
 
 class _Completed:
-    """The requests of the load that completed."""
+    """The completed requests of the load."""
 
     def __init__(self, columns: Columns) -> None:
         rows = PhaseRows(columns)
@@ -94,7 +95,7 @@ class _Completed:
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def values(self, tag: str) -> Floats:
-        """Return a metric of all of them, NaN where it is undefined."""
+        """Return a metric of all requests, NaN where it is undefined."""
         if tag not in self._values:
             formula = CATALOG[tag].compute
             assert formula is not None
@@ -103,7 +104,7 @@ class _Completed:
         return self._values[tag]
 
     def seconds(self, tag: str) -> Floats:
-        """Return the times above zero of a metric."""
+        """Return the positive times of a metric."""
         found = self.values(tag) / 1e3
         return found[found > 0]
 
@@ -153,7 +154,7 @@ def _request_metrics(result: InferenceResult, done: _Completed, gpus: int | None
 
 
 def _stats(values: Floats) -> dict[str, float]:
-    """Return their statistics: mean, percentiles between neighbours, deviation of the whole."""
+    """Return the mean, interpolated percentiles, and the population's standard deviation."""
     if not len(values):
         return {}
     points = np.percentile(values, _PERCENTILES)
@@ -162,7 +163,7 @@ def _stats(values: Floats) -> dict[str, float]:
 
 
 def _inverse(stats: dict[str, float], values: Floats) -> dict[str, float]:
-    """Return the interactivity: the inverse of each statistic, and the deviation of inverses."""
+    """Return the interactivity: the inverse of each statistic, and the inverses' deviation."""
     found = {name: 1 / value for name, value in stats.items() if name != "std" and value > 0}
     return found | ({"std": float((1 / values).std())} if len(values) else {})
 
@@ -179,7 +180,7 @@ def _latency(done: _Completed) -> Json:
         "tpot": of_itl,
         "intvty": _inverse(of_itl, itl),
         "e2e_norm_intvty": _inverse(_stats(ratio), ratio),
-        # Metrics that only their fork of AIPerf has.
+        # Metrics that exist only in InferenceX's fork of AIPerf.
         "full_response_itl": {},
         "full_response_intvty": {},
     }
@@ -197,11 +198,11 @@ def _qps(done: _Completed) -> Json:
 
 
 def _tokens(done: _Completed) -> Json:
-    asked = done.column("requested_tokens")
+    requested = done.column("requested_tokens")
     return {
         "input": _stats(done.tokens("input_sequence_length")),
         "output_actual": _stats(done.tokens("output_sequence_length")),
-        "output_expected": _stats(asked[asked > 0].astype(float)),
+        "output_expected": _stats(requested[requested > 0].astype(float)),
     }
 
 
@@ -226,8 +227,8 @@ def _throughput(done: _Completed, gpus: int | None) -> Json:
 
 
 def _server_metrics(result: InferenceResult, done: _Completed, framework: str) -> Json:
-    """Return the server's own metrics; totals of tokens are those of the requests where it has no
-    counters. Hits in the GPU's cache are known apart from others of vLLM alone."""
+    """Return the server's own metrics. Without counters, token totals are those of the requests.
+    Only vLLM reports hits in the GPU's cache separately."""
     metrics = result.system.metrics if result.system is not None else {}
     found = {name: value for name, value in metrics.items() if name.startswith("server_")}
     totals = {

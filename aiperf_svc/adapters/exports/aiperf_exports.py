@@ -1,7 +1,7 @@
-"""Files of a run in AIPerf's layout: `profile_export_aiperf.csv` with its two blocks, distributions
-and single numbers by tag, and `profile_export_aiperf_timeslices.json` and `.csv`, the results by
-slices of time. The position of a slice in AIPerf's list is its number; ours names it, as slices
-without a request are left out.
+"""Files of a run in AIPerf's layout. `profile_export_aiperf.csv` has two blocks, distributions and
+single numbers by tag. `profile_export_aiperf_timeslices.json` and `.csv` have the results by slices
+of time. AIPerf numbers slices by their position in the list; here each slice has its number,
+because slices without requests are left out.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
 PERCENTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")
 STATS = ("avg", "min", "max", "sum", *PERCENTILES, "std")
-"""Statistics in AIPerf's order; those of slices have the count too."""
+"""Statistics in AIPerf's order; those of slices also have the count."""
 SLICES = "profile_export_aiperf_timeslices"
 
 
 class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice of time, without its metrics, which have keys beside these."""
+    """A slice of time without its metrics, whose keys are beside these."""
 
     timeslice_index: int
     start_ns: int
@@ -84,7 +84,7 @@ def _without_metrics(each: Slice) -> TimeSlice:
 
 
 def slices_schema() -> Json:
-    """Return the JSON Schema of the file: a key of a slice that is not named here is a metric."""
+    """Return the JSON Schema of the file. Every other key of a slice is a metric."""
     (file, metric), definitions = msgspec.json.schema_components(
         (TimeSlices, MetricStats), ref_template="#/$defs/{name}"
     )
@@ -106,13 +106,13 @@ def render_slices_csv(slices: Sequence[Slice]) -> bytes:
 
 
 def result_of(summary: Summary) -> InferenceResult:
-    """Return the results that leave the process of the records manager."""
+    """Return the results that the records manager sends to other processes."""
     config = msgspec.json.encode(input_config(summary.context.config))
     return inference_result(summary, aiperf_config=msgspec.Raw(config))
 
 
 def input_config(config: BenchmarkConfig) -> dict[str, object]:
-    """Return the config with AIPerf's names, for tools that read load and model from it."""
+    """Return the config with AIPerf's names, for tools that read the load and model from it."""
     load, data = config.load, config.dataset
     phase: dict[str, object] = {"name": "profiling", "kind": "profiling"}
     phase["type"] = load.arrival.pattern if load.is_open_loop else "concurrency"

@@ -1,8 +1,8 @@
-"""The files that AIPerf 0.13 writes of several runs, so that its tools and notebooks read ours: the
+"""The files that AIPerf 0.13 writes for several runs, readable by its tools and notebooks: the
 aggregate of each combination over its repetitions, and the sweep over all combinations.
 
-Names and meanings of the keys are AIPerf's. A combination with one run has no deviation and no
-interval here, where AIPerf writes 0 and the mean. The structs are the source of the JSON Schemas.
+Keys have AIPerf's names and meanings. A combination with one run has no deviation and no interval;
+AIPerf writes 0 and the mean. The JSON Schemas are generated from the structs.
 """
 
 import re
@@ -37,14 +37,14 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 class FailedRun(msgspec.Struct, frozen=True):
-    """A trial whose numbers are not used, and why."""
+    """An unused trial with the reason."""
 
     label: str
     error: str
 
 
 class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The trials, and those of them whose numbers are used."""
+    """The number of trials, and of trials that are used."""
 
     aggregation_type: str
     num_profile_runs: int
@@ -53,8 +53,8 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AggregateStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A value over the repetitions of a combination. A single run has only mean, min and max; `cv`,
-    the deviation as a share of the mean, is left out too if the mean is 0."""
+    """A value over the repetitions of a combination. A single run has only mean, min and max. `cv`,
+    the deviation divided by the mean, is also left out if the mean is 0."""
 
     mean: float
     min: float
@@ -95,14 +95,14 @@ class SweepMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CombinationMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A combination of which some run can be used."""
+    """A combination with at least one usable run."""
 
     parameters: Parameters
     metrics: dict[str, AggregateStats]
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """The best combination by a metric."""
+    """The best combination for a metric."""
 
     parameters: Parameters
     metric: float
@@ -119,8 +119,8 @@ class SweepFile(RunCounts, frozen=True, kw_only=True):
 
 
 def combination_names(summary: ExperimentSummary) -> list[str]:
-    """Return AIPerf's folder name of each combination, `concurrency_4__mean_128`; one that is not
-    unique, or too long, has its number instead. Empty without parameters."""
+    """Return AIPerf's folder name of each combination, `concurrency_4__mean_128`; its number if the
+    name is not unique or too long. Empty without parameters."""
     names = [_name(each.parameters) for each in summary.combinations]
     return [
         name if names.count(name) == 1 and len(name) <= LONGEST_NAME else f"combination_{at:04}"
@@ -222,7 +222,7 @@ def render_sweep_csv(summary: ExperimentSummary, search: SearchReport | None = N
 
 
 def run_label(number: int) -> str:
-    """Return the name of a trial's link in profile_runs."""
+    """Return the name of a trial's link in `profile_runs`."""
     return f"run_{number:04}"
 
 

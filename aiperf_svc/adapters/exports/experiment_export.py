@@ -1,7 +1,7 @@
 """The files of an experiment: `experiment.json`, `experiment.csv` and `experiment.parquet`.
 
-In the tables a row is a trial, and a column is a parameter, or a statistic of a metric by AIPerf's
-name for it: `time_to_first_token_p99`.
+In the tables, a row is a trial, and a column is a parameter or a statistic of a metric with
+AIPerf's name: `time_to_first_token_p99`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,8 +43,8 @@ from aiperf_svc.workloads.registry import workload_of
 FORMAT = "1"
 """Version of the format of experiment.parquet."""
 AGGREGATED = ("avg", "min", "max", "p50", "p90", "p95", "p99", "p99_9")
-"""Statistics that have a mean over the repetitions in experiment.json. Those of the trials, and
-AIPerf's files, have all."""
+"""Statistics with a mean over the repetitions in experiment.json. The trials and AIPerf's files
+have all statistics."""
 FACTS: tuple[tuple[str, Callable[[TrialRow], str]], ...] = (
     ("state", lambda row: row.outcome.state),
     ("reason", lambda row: row.outcome.reason),
@@ -71,8 +71,8 @@ def column_name(key: RowKey) -> str:
 def render_progress(
     trials: Sequence[msgspec.Raw], config: Config, search: SearchReport | None
 ) -> bytes:
-    """Render experiment.json while trials are left, from the trials that have ended, each rendered
-    by `render_trial`. It has nothing about all trials together."""
+    """Render experiment.json of an unfinished experiment from its finished trials, each rendered by
+    `render_trial`. It has no experiment-level results."""
     content = {
         "schema_version": SCHEMA,
         "version": __version__,
@@ -91,8 +91,8 @@ def render_trial(row: TrialRow) -> msgspec.Raw:
 def experiment_result(
     summary: ExperimentSummary, config: Config, search: SearchReport | None
 ) -> ExperimentResult:
-    """Return the results of an experiment: the trials, the combinations with their means, what is
-    best."""
+    """Return the results of an experiment: the trials, the combinations with their means, and the
+    best combinations."""
     numbers = experiment_numbers(summary, search)
     return ExperimentResult(
         version=__version__,
@@ -107,7 +107,7 @@ def experiment_result(
 def experiment_numbers(
     summary: ExperimentSummary, search: SearchReport | None = None
 ) -> ExperimentNumbers:
-    """Return the trials, and what they show together."""
+    """Return the trials and their combined numbers."""
     found = front(summary)
     return ExperimentNumbers(
         parameters=tuple(ParameterValues(p.name, p.values) for p in summary.parameters),
@@ -233,8 +233,8 @@ def _front(found: Front) -> FrontResult:
 
 
 def parameter_cell(value: Any) -> str:
-    """Return a parameter's value for a table; empty if the trial does not set it. A negative number
-    is not a formula."""
+    """Format a parameter's value for a table; empty if the trial does not set it. A negative number
+    is not escaped as a formula."""
     if value is None:
         return ""
     return json_text(value) if isinstance(value, int | float) else csv_cell(json_text(value))

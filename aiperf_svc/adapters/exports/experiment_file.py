@@ -1,5 +1,4 @@
-"""experiment.json: the results of an experiment, and what readers need of one that may be
-unfinished."""
+"""experiment.json: the results of a finished or unfinished experiment."""
 
 from pathlib import Path
 
@@ -20,8 +19,8 @@ _KEYS = (
     *("schema_version", "version", "name", "search", "parameters", "metrics", "best", "front"),
     *("combinations", "trials", "config"),
 )
-"""Keys of the file, in their order: all fields of an `ExperimentResult`, of which only those of a
-qualification have `qualification`."""
+"""Keys of the file, in order: all fields of `ExperimentResult`. Only qualifications have
+`qualification`."""
 
 
 def encode(result: ExperimentResult) -> bytes:
@@ -38,7 +37,7 @@ def decode(data: bytes) -> ExperimentResult:
 
 
 def search_json(search: SearchReport | None) -> dict[str, object] | None:
-    """Return what a search has found as an object that begins with the sentence for people."""
+    """Return the outcome of a search as an object that starts with a sentence for users."""
     return None if search is None else {"result": search.result, **asdict(search)}
 
 
@@ -58,7 +57,7 @@ def read_experiment_file(folder: Path) -> ExperimentResult:
     check_schema(path, head.schema_version, SCHEMA, writer=head.version)
     found = read_json(path, ExperimentResult, expected=expected)
     for each in found.trials:
-        # The name is joined to the folder's, and must not lead out of it.
+        # The name is joined to the folder's path, and must not lead out of it.
         if each.folder != Path(each.folder).name:
             raise ConfigError(
                 f"{path}: trial {each.number}: {one_line(each.folder)!r} is not the name of a "

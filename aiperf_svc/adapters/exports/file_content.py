@@ -1,4 +1,4 @@
-"""The content of CSV and JSON files."""
+"""Encodes and decodes CSV and JSON files."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,7 @@ T = TypeVar("T")
 
 
 def csv_file(rows: Iterable[Sequence[object]]) -> bytes:
-    """Return rows as the content of a file. Texts of others in them are `csv_cell`s. None is an
-    empty cell."""
+    """Encode rows as CSV. Pass untrusted texts through `csv_cell` first. None is an empty cell."""
     text = StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
@@ -27,8 +26,8 @@ def json_file(content: object) -> bytes:
 
 
 def read_json(path: Path, kind: type[T], *, expected: str) -> T:
-    """Read a JSON file. Raises ConfigError that names the file and, if it cannot be read, what was
-    expected."""
+    """Read a JSON file. Raises ConfigError that names the file and, if it cannot be read, the
+    expected content."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:

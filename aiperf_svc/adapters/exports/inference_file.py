@@ -1,8 +1,8 @@
-"""`profile_export_aiperf.json`: AIPerf's schema 1.4, with our own keys beside its own.
+"""`profile_export_aiperf.json`: AIPerf's schema 1.4, with additional keys.
 
-AIPerf's keys keep its meaning. Ours: `p99_9`, `unreliable`, `censored_share`, `beyond` and
-`relative_error` within a metric, and one object `aiperf_svc` with verdict, accounts, finish reasons
-and SLO.
+AIPerf's keys keep their meaning. The additional keys are `p99_9`, `unreliable`, `censored_share`,
+`beyond` and `relative_error` in a metric, and the object `aiperf_svc` with the verdict, accounts,
+finish reasons and SLO.
 """
 
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ _OWN = (
     *("target_addresses", "hooks", "scaling", "events", "config", "targets", "models", "quality"),
     *("steady_state", "cache", "context_overflows", "system"),
 )
-"""Keys of the object `aiperf_svc`, in their order: fields of an `InferenceResult`."""
+"""Keys of the object `aiperf_svc`, in order: fields of `InferenceResult`."""
 _MAY_BE_ABSENT = {
     *("goodput_tiers", "early_end", "hooks", "scaling", "events", "targets", "models", "quality"),
     *("steady_state", "cache", "context_overflows", "system"),
 }
-"""Those that the file has only if they are not empty."""
+"""Keys that the file has only if they are not empty."""
 _Group = dict[str, str | MetricStats]
 """Metrics by tag, and the name of the target or model by `url` or `model`."""
 
@@ -102,8 +102,8 @@ def _own_part(result: InferenceResult) -> dict[str, object]:
 
 
 def dataset_json(dataset: DatasetFacts | None) -> bytes:
-    """Return a dataset as it is in results and in the status of a run: an empty object if there is
-    none, and without what only some datasets have."""
+    """Return a dataset as it appears in results and in the status of a run: an empty object if
+    there is none. Keys that only some datasets have are optional."""
     if dataset is None:
         return b"{}"
     content = asdict(dataset)
@@ -157,7 +157,7 @@ def iso_time(wall_ns: int) -> str:
 
 
 def wall_ns(text: str) -> int:
-    """Return the time that `iso_time` has formatted, to the microsecond. Raises ValueError."""
+    """Parse a time from `iso_time`, to the microsecond. Raises ValueError."""
     moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
     return (int(moment.timestamp()) * 10**6 + moment.microsecond) * 1000
 
@@ -174,7 +174,7 @@ def json_schema() -> Json:
         "system": msgspec.defstruct("System", list(system.items())),
     }
     types = _types(InferenceResult) | changed
-    own = _optional("OwnPart", {name: _stated(types[name]) for name in _OWN}, required="verdict")
+    own = _optional("OwnPart", {name: _not_none(types[name]) for name in _OWN}, required="verdict")
     changed = {"input_config": Json, "aiperf_svc": own}
     file = _optional("File", _types(_AiperfPart) | changed, required="aiperf_svc")
     found, metric = msgspec.json.schema(file), msgspec.json.schema(MetricStats)
@@ -189,7 +189,7 @@ def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return {each.name: each.type for each in msgspec.structs.fields(struct)}
 
 
-def _stated(kind: Any) -> Any:
+def _not_none(kind: Any) -> Any:
     """Return a type without None."""
     kinds = [each for each in get_args(kind) if each is not NoneType]
     return kinds[0] if NoneType in get_args(kind) else kind

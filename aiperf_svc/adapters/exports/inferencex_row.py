@@ -1,9 +1,9 @@
-"""A run as a row of InferenceX for a fixed length of prompts and outputs on one node
+"""Exports a run as a row of InferenceX for a fixed length of prompts and outputs on one node
 (SemiAnalysisAI/InferenceX, `utils/process_result.py` of 843c625).
 
-Latencies are in seconds, `intvty` is the inverse of a statistic of the time per output token, and
-`num_gpus` of their rates is tp · pp · pcp. What is unknown is left out: their ingest skips a row
-without it.
+Latencies are in seconds. `intvty` is the inverse of a statistic of the time per output token.
+`num_gpus`, for the rates, is tp · pp · pcp. Unknown values are left out: InferenceX's ingest skips
+a row without a required value.
 """
 
 import math
@@ -22,7 +22,7 @@ NEEDED: Final = (
     "dcp_size", "pcp_size", "ep", "dp_attention", "tput_per_gpu", "output_tput_per_gpu",
     "input_tput_per_gpu",
 )  # fmt: skip
-"""Keys that their transformer always writes for one node."""
+"""Keys that InferenceX's transformer always writes for one node."""
 _LATENCIES = {
     "ttft": "time_to_first_token",
     "tpot": "inter_token_latency",
@@ -46,12 +46,11 @@ _POWER = {
     "total_gpu_energy_j": "gpu_joules",
 }
 _POWER_SCHEMA = 2
-"""Version of their fields of energy, which are those of all GPUs."""
+"""Version of InferenceX's energy fields, which cover all GPUs."""
 
 
 def row_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
-    """Return the row. Raises ConfigError for a run whose concurrency or lengths are not
-    fixed."""
+    """Return the row. Raises ConfigError if the run's concurrency or lengths are not fixed."""
     row, dataset = identity_of(result, setup), result.config_view.dataset
     row |= {"isl": _fixed("input_tokens", dataset.input_tokens)}
     row |= {"osl": _fixed("output_tokens", dataset.output_tokens)}
@@ -67,8 +66,8 @@ def row_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
 
 
 def identity_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
-    """Return what all rows have: model, server and concurrency. Raises ConfigError for a run that
-    is not a fixed concurrency."""
+    """Return the common keys of all rows: model, server and concurrency. Raises ConfigError if the
+    run does not have a fixed concurrency."""
     config = result.config_view
     users = config.load.concurrency
     if not users or not config.load.is_closed:
@@ -82,7 +81,7 @@ def identity_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
 
 
 def gpus_of_row(row: Mapping[str, Any]) -> int | None:
-    """Return the number of GPUs of the rates; None if it is unknown."""
+    """Return the number of GPUs for the rates; None if it is unknown."""
     sizes = [row[name] for name in ("tp", "pp", "pcp_size") if name in row]
     return math.prod(sizes) if len(sizes) == 3 else None
 

@@ -1,5 +1,5 @@
-"""`joint.json` and `joint.csv`: several runs at once, with a column for each and for the total; of
-an experiment, the trials of each run and of the total."""
+"""`joint.json` and `joint.csv`: several simultaneous runs, with a column for each run and for the
+total. In an experiment, they have the trials of each run and of the total."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -44,21 +44,21 @@ class MemberResult(MemberEnd, frozen=True, kw_only=True):
 
 
 class TrialStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The starts of a trial in all runs, and the time that its loads have in common."""
+    """The starts of a trial in all runs, and the time in which all of them are under load."""
 
     number: int
     total_of: tuple[str, ...]
     """Names of the runs in the trial's total."""
     start_spread_ms: float | None
-    """Time between the first requests of the first run and of the last one; their clocks are known
-    to `start_uncertainty_ms`."""
+    """Time from the first request of the first run to that of the last run, accurate to
+    `start_uncertainty_ms`."""
     start_uncertainty_ms: float | None
     interval_s: float | None
     notes: tuple[str, ...]
 
 
 class JointExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of joint.json of an experiment. The trials of each run are in its folder."""
+    """Content of joint.json of an experiment. Each run's trials are in its own folder."""
 
     schema_version: str = EXPERIMENT_SCHEMA
     version: str

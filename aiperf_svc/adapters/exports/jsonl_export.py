@@ -1,8 +1,8 @@
-"""Lines of profile_export.jsonl from `records.parquet`, for runs with more requests than that has.
+"""Renders lines of profile_export.jsonl from `records.parquet`, for runs with more requests than
+profile_export.jsonl contains.
 
-A line is as in `profile_export.jsonl`, but for what no record keeps: the list of gaps between
-chunks, HTTP traces and the processor's name are left out, and an error has the first message of its
-kind.
+Lines are as in `profile_export.jsonl`, without values that records do not have: gaps between
+chunks, HTTP traces and the processor's name. An error has the first message of its kind.
 """
 
 import json
@@ -26,7 +26,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Rows
 
 NAME = "profile_export_all.jsonl"
-"""Name of the file, next to `profile_export.jsonl`, whose lines hold more."""
+"""Name of the file, next to `profile_export.jsonl`, whose lines have more keys."""
 BATCH_ROWS = 1 << 16
 """Rows per batch: about 80 MB of lines, and hundreds of rows of each of 200 workers."""
 

@@ -1,9 +1,9 @@
-"""A run as Benchmark Report 0.2.1 of llm-d (llm-d-benchmark,
+"""Exports a run as Benchmark Report 0.2.1 of llm-d (llm-d-benchmark,
 `llmdbenchmark/analysis/benchmark_report/schema_v0_2_1.py`).
 
-Times are in seconds, as the converters of llm-d write them. What a run does not know is left out,
-since the schema forbids null for no field that it needs. A stack whose GPUs or parallelism are
-unknown is a component of the kind `generic`: one of the kind `inference_engine` would state 1.
+Times are in seconds, as in llm-d's own converters. Unknown values are left out, because the schema
+does not allow null. A stack with unknown GPUs or parallelism is a component of kind `generic`,
+because kind `inference_engine` would state 1.
 """
 
 import hashlib
@@ -26,15 +26,16 @@ _STATS = {
     "p25": "p25", "p50": "p50", "p75": "p75", "p90": "p90", "p95": "p95", "p99": "p99",
     "p99p9": "p99_9", "max": "max",
 }  # fmt: skip
-"""Their names of statistics, and ours."""
+"""llm-d's names of statistics, and ours."""
 _LATENCIES = {
     "time_to_first_token": ("time_to_first_token", "s"),
     "time_per_output_token": ("inter_token_latency", "s/token"),
     "inter_token_latency": ("inter_chunk_latency", "s/token"),
     "request_latency": ("request_latency", "s"),
 }
-"""Our `inter_token_latency` is (request latency − time to first token) / (tokens − 1) of a request,
-which they call time per output token. Theirs is measured between tokens as they come."""
+"""Our `inter_token_latency` is (request latency − time to first token) / (tokens − 1) of a request.
+llm-d calls this time per output token; its inter-token latency is measured between arriving
+tokens."""
 _RATES = {
     f"{what}_token_rate": (f"{what}_token_throughput", "tokens/s")
     for what in ("input", "output", "total")
@@ -45,7 +46,7 @@ _ENGINE_FACTS = ("gpu_model", "gpus", "replicas", "tp", "dp", "ep", "pp")
 def report_of(
     result: InferenceResult, provenance: Provenance | None, setup: Mapping[str, str]
 ) -> Json:
-    """Return the report. `setup` has the known facts of the server."""
+    """Return the report. `setup` contains the known facts about the server."""
     scenario: Json = {"stack": [_component(result, provenance, setup)]}
     if (load := _load(result)) is not None:
         scenario["load"] = load
@@ -88,7 +89,7 @@ def _sessions(result: InferenceResult) -> Json:
 
 def _numbers(result: InferenceResult) -> dict[str, int]:
     """Return the numbers of completed and of other requests, by the prefixes of their metrics."""
-    # A run in which nothing was cancelled, abandoned or lost has no such metric.
+    # A run without cancelled, abandoned or lost requests does not have these metrics.
     return {
         name: int(result.value(f"{name}request_count") or 0)
         for name in ("", "error_", "cancelled_", "abandoned_", "lost_")
@@ -112,7 +113,7 @@ def _aggregate(result: InferenceResult) -> Json:
 
 
 def _statistics(result: InferenceResult, names: Mapping[str, tuple[str, str]]) -> dict[str, Json]:
-    """Return the statistics of those metrics that the run has."""
+    """Return the statistics of the metrics that the run has."""
     found = {}
     for name, (tag, units) in names.items():
         if result.value(tag) is not None:
@@ -190,7 +191,7 @@ def _load(result: InferenceResult) -> Json | None:
 
 
 def _length(result: InferenceResult, tag: str, written: Any) -> Json | None:
-    """Return the measured lengths, with the distribution of the config if it is one of theirs."""
+    """Return the measured lengths, with the config's distribution if llm-d has it too."""
     mean, std = result.value(tag), result.value(tag, "std")
     if mean is None:
         return None

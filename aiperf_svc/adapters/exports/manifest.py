@@ -1,4 +1,4 @@
-"""`manifest.json`: size and SHA-256 of every file of a run, so that a copy can be checked."""
+"""`manifest.json`: size and SHA-256 of every file of a run, for verifying copies."""
 
 import hashlib
 from collections.abc import Iterable
@@ -32,14 +32,14 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:
-    """List every finished file below `folder`. Files as long as in `known` are not read again:
-    results are never changed in place, only logs grow. Raises OSError."""
+    """List every finished file below `folder`. A file with the same size as in `known` is not read
+    again: results are never changed in place, only logs grow. Raises OSError."""
     return Manifest(run_id, list_files(folder, folder, known=known.files if known else ()))
 
 
 def renewed(folder: Path, paths: Iterable[Path]) -> Manifest:
-    """Return the manifest of a folder with the present entries of files that have changed. Raises
-    OSError, and what `read_manifest` raises."""
+    """Return the manifest of a folder with updated entries for changed files. Raises OSError, and
+    the errors of `read_manifest`."""
     manifest = read_manifest(folder)
     entries = {entry.name: entry for entry in (_entry(folder, path, {}) for path in paths)}
     files = (entries.get(each.name, each) for each in manifest.files)
@@ -49,8 +49,8 @@ def renewed(folder: Path, paths: Iterable[Path]) -> Manifest:
 def list_files(
     folder: Path, below: Path, *, known: Iterable[ManifestEntry] = ()
 ) -> tuple[ManifestEntry, ...]:
-    """List the finished files below a part of `folder`, or that part itself if it is a file; none
-    if it is not there. Those as long as in `known` are not read again. Raises OSError."""
+    """List the finished files below a folder inside `folder`, or the single file `below`; empty if
+    it does not exist. A file with the same size as in `known` is not read again. Raises OSError."""
     paths = below.rglob("*") if below.is_dir() else (below,)
     found = sorted(path for path in paths if path.is_file() and _counts(folder, path))
     old = {entry.name: entry for entry in known}
@@ -58,8 +58,8 @@ def list_files(
 
 
 def check_entry(entry: ManifestEntry) -> None:
-    """Raise EnvironmentProblem for an entry that is not a valid file of a run. A manifest cannot
-    make its reader touch any file outside the folder."""
+    """Raise EnvironmentProblem if an entry is not a valid file of a run. A manifest cannot make its
+    reader access files outside the folder."""
     parts = entry.name.split("/")
     is_plain = entry.name.isprintable() and entry.name != NAME
     if not is_plain or not all(map(is_plain_part, parts)):
@@ -74,14 +74,14 @@ def check_entry(entry: ManifestEntry) -> None:
 
 
 def is_plain_part(part: str) -> bool:
-    """Return whether a part of a path can be that of a result."""
+    """Return whether this can be a part of a result's path."""
     is_name = part not in ("", ".", "..") and not part.endswith(TEMPORARY_SUFFIX)
     return is_name and len((part + TEMPORARY_SUFFIX).encode(errors="replace")) <= LONGEST_NAME
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a run's folder. Raises EnvironmentProblem, and ConfigError
-    where there is none."""
+    """Read the manifest of a run's folder. Raises ConfigError if it has none, and
+    EnvironmentProblem."""
     try:
         manifest = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -99,7 +99,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def written_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest that this program has written into a folder; None before that."""
+    """Return the manifest that this program has written into a folder; None if none."""
     path = folder / NAME
     return msgspec.json.decode(path.read_bytes(), type=Manifest) if path.exists() else None
 
@@ -113,7 +113,7 @@ def is_whole(path: Path, entry: ManifestEntry) -> bool:
 
 
 def check_listed(path: Path) -> None:
-    """Raise EnvironmentProblem unless a file is the one that its folder's manifest lists."""
+    """Raise EnvironmentProblem unless a file matches the manifest of its folder."""
     try:
         files = read_manifest(path.parent).files
         entry = next((each for each in files if each.name == path.name), None)
@@ -128,7 +128,7 @@ def check_listed(path: Path) -> None:
 
 def _counts(folder: Path, path: Path) -> bool:
     parts = path.relative_to(folder).parts
-    # The manifest of a trial is a file of its experiment.
+    # The manifest of a trial is an ordinary file of its experiment.
     return path != folder / NAME and not any(part.endswith(TEMPORARY_SUFFIX) for part in parts)
 
 

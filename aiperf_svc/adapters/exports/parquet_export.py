@@ -1,8 +1,8 @@
-"""`records.parquet`: the base columns of every record, of both phases. The record of truth, from
-which every metric can be computed again.
+"""`records.parquet`: the base columns of every record, of both phases. Every metric can be
+recomputed from them.
 
-Columns stream from the memory maps a row group at a time. Times grow slowly from row to row, so
-they are stored as differences; zstd does the rest.
+Columns are streamed from the memory maps, one row group at a time. Times increase slowly from row
+to row, so they are stored as differences and compress well with zstd.
 """
 
 import json
@@ -28,15 +28,14 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Flag, usual_column
 
 ROW_GROUP = 1 << 18
 FORMAT = "4"
-"""Version of the file's format; raised when a column changes its meaning or a metadata key is
-added."""
+"""Version of the format, increased when a column changes its meaning or a metadata key is added."""
 FORMAT_KEY = "aiperf_svc.format"
 RUN_KEY = "aiperf_svc.run_id"
 CLOCKS_KEY = "aiperf_svc.clocks"
-"""Metadata key of the workers' clocks, by rank: times of the worker, the offset to the timing
-manager's clock, and its uncertainty; linear in between."""
+"""Metadata key of the workers' clocks, by rank: times of the worker, offsets to the timing
+manager's clock, and uncertainties; linear in between."""
 MESSAGES_KEY = "aiperf_svc.error_messages"
-"""Metadata key of the first message of the profiling phase for each `error/status`."""
+"""Metadata key of the first message of each `error/status` in the profiling phase."""
 WARMUP_KEY = "aiperf_svc.has_warmup"
 STREAMS_KEY = "aiperf_svc.streams"
 """Streams of session trees: `turns` and `streams` of the dataset's shape, in base 64."""
@@ -80,8 +79,8 @@ def write_table(
     metadata: Mapping[str, str],
     **options: Any,
 ) -> None:
-    """Write a Parquet file of rows, which come in groups with an array for each field. `options`
-    are those of `arro3.io.write_parquet`. Raises OSError."""
+    """Write rows to a Parquet file. Each group contains an array for each field. `options` are
+    passed to `arro3.io.write_parquet`. Raises OSError."""
     schema = Schema(list(fields))
     batches = (RecordBatch.from_arrays(arrays, schema=schema) for arrays in groups)
     reader = RecordBatchReader.from_batches(schema, batches)
@@ -93,8 +92,8 @@ def write_table(
 
 
 class _Sink(FileIO):
-    """File that stores its first error instead of raising it: the Parquet library panics on a full
-    disk, which no `except` catches."""
+    """A file that stores its first error instead of raising it: the Parquet library panics on a
+    full disk, and `except` cannot catch a panic."""
 
     error: OSError | None = None
 
@@ -110,9 +109,9 @@ class _Sink(FileIO):
 
 
 def check_records(path: Path) -> None:
-    """Raise EnvironmentProblem unless the file is whole and of this version. The Parquet library
-    panics on a damaged file, which no `except` catches, so no file is read that is not the one in
-    its folder's manifest."""
+    """Raise EnvironmentProblem unless the file is complete and of this version. The Parquet library
+    panics on a damaged file, and `except` cannot catch a panic, so only files that match their
+    folder's manifest are read."""
     check_listed(path)
     known = read_parquet(path, batch_size=ROW_GROUP).schema.metadata
     found = known.get(FORMAT_KEY.encode(), b"").decode()
@@ -127,7 +126,7 @@ def check_records(path: Path) -> None:
 def read_records(path: Path) -> dict[str, NDArray[Any]]:
     """Read the columns of a `records.parquet` into memory."""
     table = read_parquet(path, batch_size=ROW_GROUP).read_all()
-    if not table.num_rows:  # A column without chunks has no array.
+    if not table.num_rows:  # a column without chunks has no array
         return {name: np.empty(0, dtype=METRIC_DTYPE[name]) for name in table.column_names}
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
     missing = {name: usual_column(name, table.num_rows) for name in RARE if name not in columns}

@@ -57,9 +57,9 @@ def read_qualification(folder: Path) -> Qualification:
 
 
 def baseline_of(found: Qualification) -> dict[str, dict[str, float]]:
-    """Return the values that passed, as `workload.baseline` of a later qualification: check to node
-    to value, with the median of all as the node `""`. A baseline of degraded values would let a
-    node become worse a little each time."""
+    """Return the passing values as `workload.baseline` of a later qualification, by check and node.
+    The median of all nodes has the node `""`. With degraded values in the baseline, a node could
+    become a little worse each time."""
     values: dict[str, dict[str, float]] = {}
     for node in found.nodes:
         for each in node.checks:

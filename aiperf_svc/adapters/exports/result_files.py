@@ -1,4 +1,4 @@
-"""Results as JSON: the only place where the results of runs and experiments are decoded.
+"""Encodes and decodes results as JSON. No other module decodes the results of runs and experiments.
 
 A run has profile_export_aiperf.json or results.json, an experiment has experiment.json. The results
 API serves the same content.
@@ -29,14 +29,14 @@ FILES = (INFERENCE_FILE, TOOL_FILE)
 JOINT_FILE = "joint.json"
 """File that holds the results of several runs."""
 VERDICT_SCHEMA = "verdict/1"
-"""`schema_version` of verdict.json. The number is raised when a key changes its meaning."""
+"""`schema_version` of verdict.json. The number increases when a key changes its meaning."""
 _TOOL_KEYS = (
     *("schema_version", "run_id", "name", "workload", "version", "cli_command"),
     *("start_wall_ns", "end_wall_ns", "failure", "was_cancelled", "verdict", "cause"),
     *("checks", "slo", "accounts", "metrics", "series", "tables", "facts", "tools"),
     *("ranks", "steps", "config", "topology"),
 )
-"""Keys of results.json, in their order: all fields of a `ToolResult`."""
+"""Keys of results.json, in order: all fields of `ToolResult`."""
 Results = RunResult | ExperimentResult
 
 
@@ -85,7 +85,7 @@ def render(result: RunResult) -> bytes:
 
 
 def decode(data: bytes) -> Results:
-    """Return the results that `encode` has made JSON of. Raises msgspec.DecodeError, ValueError."""
+    """Decode results that `encode` has encoded. Raises msgspec.DecodeError, ValueError."""
     kind = msgspec.json.decode(data, type=_Head).schema_version.partition("/")[0]
     if kind == EXPERIMENT_SCHEMA.partition("/")[0]:
         return experiment_file.decode(data)
@@ -108,8 +108,8 @@ def find_results(folder: Path) -> Path | None:
 
 
 def read_run(path: Path) -> RunResult:
-    """Read the results of a run from their file. Raises ConfigError that names the file if it is
-    not as this version writes it."""
+    """Read the results of a run from their file. Raises ConfigError that names the file if its
+    format is not that of this version."""
     try:
         data = path.read_bytes()
         head = msgspec.json.decode(data, type=_Head)
@@ -124,7 +124,7 @@ def read_run(path: Path) -> RunResult:
 
 
 def _check_schema(path: Path, head: _Head) -> None:
-    """Raise ConfigError if the file has another schema, or is of another program."""
+    """Raise ConfigError if the file has another schema or was written by another program."""
     is_tool = path.name == TOOL_FILE
     expected = TOOL_SCHEMA if is_tool else inference_file.SCHEMA_VERSION
     check_schema(path, head.schema_version, expected, writer=head.version if is_tool else "")

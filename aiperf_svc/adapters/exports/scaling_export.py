@@ -1,5 +1,5 @@
-"""`scaling.csv`: a row for each replica that came up, with the decision that made it. A decision
-whose replicas were not all seen has a row without one."""
+"""`scaling.csv`: a row for each replica that started, with the decision that created it. A decision
+without all of its replicas has a row without a replica."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ DECISION = (
 
 
 def render_csv(found: ScalingResult) -> bytes:
-    """Render the file. Times are in seconds, those of moments from the load's start; an unknown one
-    is an empty cell."""
+    """Render the file. Times are in seconds; times of events are relative to the start of the load.
+    An unknown time is an empty cell."""
     lines: list[Sequence[object]] = []
     moments = (f"{name}_s" for name in MOMENTS)
     lines.append(("replica", "node", "gpus", "image", *moments, "gone_s", "idle_s", *DECISION))

@@ -1,4 +1,4 @@
-"""`server_metrics_export.jsonl`, `.json` and `.csv`: the pages of servers in AIPerf's shape, and
+"""`server_metrics_export.jsonl`, `.json` and `.csv`: servers' metrics pages in AIPerf's format, and
 `gpu_telemetry_export.jsonl`: those of GPU exporters."""
 
 import math
@@ -39,11 +39,11 @@ _UNITS = (
     ("_perc", "percent"),
 )
 _RATIOS = {name for each in PORTABLE if each.unit == "ratio" for name in each.families}
-"""Families whose full value is 1, whatever suffix their names have."""
+"""Families with values up to 1, whatever suffix their names have."""
 
 
 def servers(summary: Summary) -> list[tuple[SourceLog, SourceReport]]:
-    """Return the sources that are servers, including those that cannot be trusted."""
+    """Return the sources that are servers, including untrusted ones."""
     reports = summary.system.sources if summary.system is not None else ()
     pairs = zip(summary.telemetry, reports, strict=True)
     return [(log, report) for log, report in pairs if not log.is_gpu]
@@ -171,7 +171,7 @@ def unit_of(name: str) -> str | None:
 
 
 def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
-    """Yield a line for each GPU on each page on which one of its values is new."""
+    """Yield a line for each GPU on each page where one of its values has changed."""
     for gpu in gpus(logs):
         log, labels, fields = gpu.log, gpu.labels, gpu.fields
         curves = {name: log.curve(*at).values * f.scale for name, (f, at) in fields.items()}
@@ -196,6 +196,6 @@ def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
 
 
 def window(summary: Summary) -> tuple[int, int]:
-    """Return the time of the load, by which statistics are made."""
+    """Return the start and end of the load, which limit the statistics."""
     begin_ns = summary.context.profiling.start_wall_ns or summary.first_start_wall_ns
     return begin_ns, summary.last_end_wall_ns

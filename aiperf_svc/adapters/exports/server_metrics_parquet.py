@@ -1,8 +1,8 @@
-"""`server_metrics_export.parquet`: pages of servers under load in AIPerf's shape, from which its
-`plot` draws series of servers.
+"""`server_metrics_export.parquet`: servers' metrics pages under load in AIPerf's format. AIPerf's
+`plot` draws server series from it.
 
-A row is a value of a series at one page, or a bucket of a histogram. Counters and histograms count
-from the begin of the load. Each label is a column.
+A row is a value of a series on one page, or a bucket of a histogram. Counters and histograms count
+from the start of the load. Each label is a column.
 """
 
 import math
@@ -20,7 +20,7 @@ from aiperf_svc.core.telemetry.log import SourceLog, Times, Values
 from aiperf_svc.core.telemetry.statistics import Family, families
 
 MAX_ROWS = 1_000_000
-"""Most rows. Of longer runs or more servers, every second, third, … page is written."""
+"""Maximum number of rows. Beyond it, only every second, third, … page is written."""
 _HEAD = ("endpoint_url", "metric_name", "metric_type", "unit", "description")
 _VALUES = ("value", "sum", "count")
 _RESERVED = {*_HEAD, *_VALUES, "timestamp_ns", "bucket_le", "bucket_count"}
@@ -29,7 +29,7 @@ _RESERVED = {*_HEAD, *_VALUES, "timestamp_ns", "bucket_le", "bucket_count"}
 class _Rows(NamedTuple):
     wall_ns: Times
     values: dict[str, Values]
-    """`value`, or `sum`, `count` and `bucket_count`; those that are missing are null."""
+    """`value`, or `sum`, `count` and `bucket_count`; missing ones are null."""
     bounds: list[str] | None
     """Upper bound of the bucket of each row."""
 
@@ -101,7 +101,7 @@ def _rows(log: SourceLog, family: Family, begin_ns: int, end_ns: int, step: int)
         return _Rows(times[:0], {}, None)
     before = np.flatnonzero(is_there & (times < begin_ns))
     start = int(before[-1]) if len(before) else int(places[0])
-    # A series that the first page does not have appeared later, and began at zero.
+    # A series that is not on the first page appeared later and started at zero.
     has_begun = len(before) > 0 or is_there[0]
     if family.type not in ("counter", "histogram"):
         return _Rows(times[places], {"value": curves["value"][places]}, None)

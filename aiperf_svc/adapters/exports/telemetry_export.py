@@ -1,8 +1,8 @@
-"""`telemetry.parquet` and `metrics.om`: every value that was read, for other tools.
+"""`telemetry.parquet` and `metrics.om`: every value read, for other tools.
 
-Both hold each value at which a series changed, with the time at which it was read; `metrics.om`
-repeats those that stay. It is OpenMetrics with timestamps, of which `promtool tsdb
-create-blocks-from openmetrics metrics.om DATA` makes blocks that any Prometheus serves.
+Both contain each value at which a series changed, with the time of the read; `metrics.om` also
+repeats unchanged values. It is OpenMetrics with timestamps: `promtool tsdb create-blocks-from
+openmetrics metrics.om DATA` creates blocks for any Prometheus.
 """
 
 import json
@@ -18,8 +18,8 @@ from aiperf_svc.core.telemetry.page import Series
 
 FORMAT = "1"
 REPEAT_NS = 60_000_000_000
-"""Time after which a value that has not changed is written again: Prometheus takes a series without
-a sample for five minutes to be gone."""
+"""Time after which an unchanged value is written again: Prometheus treats a series without a sample
+for five minutes as gone."""
 _FIELDS = (
     *(
         Field(name, DataType.string(), nullable=False)
@@ -50,14 +50,14 @@ def _groups(logs: Iterable[SourceLog]) -> Iterator[list[Array]]:
 
 
 def render_openmetrics(logs: Iterable[SourceLog]) -> Iterator[bytes]:
-    """Yield the lines of `metrics.om`. All samples of a series stand together, in order of time."""
+    """Yield the lines of `metrics.om`. All samples of a series are contiguous, in order of time."""
     by_name: dict[str, list[tuple[SourceLog, int, Series]]] = {}
     for log in logs:
         for number, each in enumerate(log.series):
             by_name.setdefault(each.series.name, []).append((log, number, each.series))
     for name, members in sorted(by_name.items()):
-        # The parts of a histogram are written as what they are one by one: the format wants all of
-        # a histogram at each moment, and here only what has changed is known.
+        # The parts of a histogram are written as series of type unknown: the format requires the
+        # complete histogram at each time, and only changed values are available here.
         yield f"# TYPE {name} unknown\n".encode()
         for log, number, series in members:
             labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in _labels(log, series))
@@ -71,8 +71,9 @@ def render_openmetrics(logs: Iterable[SourceLog]) -> Iterator[bytes]:
 
 
 def _kept_alive(curve: Curve) -> Curve:
-    """The changes of a series from its first value on, and its value each `REPEAT_NS` between them.
-    It has one NaN where it disappears: Prometheus' sums are NaN where one of their series is."""
+    """Return the changes of a series from its first value on, repeating its value every
+    `REPEAT_NS`. Where the series disappears, write one NaN, since Prometheus' sums are NaN if a
+    series is NaN."""
     is_there = ~np.isnan(curve.values)
     if not is_there.any():
         return Curve(curve.wall_ns[:0], curve.values[:0])
@@ -86,8 +87,8 @@ def _kept_alive(curve: Curve) -> Curve:
 
 
 def _labels(log: SourceLog, series: Series) -> list[tuple[str, str]]:
-    """The labels of a series, and its source. As in Prometheus, a label of the page with the same
-    name becomes `exported_source`."""
+    """Return the labels of a series and its source. As in Prometheus, a label of the page with the
+    same name becomes `exported_source`."""
     taken, name = dict(series.labels), "exported_source"
     while name in taken:
         name = f"exported_{name}"

@@ -1,4 +1,4 @@
-"""How this installation was built: its commit, and which steps are compiled."""
+"""Describes this installation: its commit, and which modules are compiled."""
 
 import subprocess
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ import aiperf_svc
 
 PACKAGE = Path(aiperf_svc.__file__).parent
 COMMIT = "_commit"
-"""File of a wheel or an sdist that has the commit (`scripts/build_hook.py`)."""
+"""File with the commit, in a wheel or sdist (`scripts/build_hook.py`)."""
 COMPILED_STEPS = (
     "aiperf_svc.adapters.inference._stamped_reads",
     "aiperf_svc.core.lines._number_text",
@@ -37,7 +37,7 @@ def interpreted_steps() -> list[str]:
 
 
 def interpreted_notice() -> str:
-    """Return a notice if steps are not compiled; empty otherwise."""
+    """Return a notice if some modules are not compiled; empty otherwise."""
     missing = interpreted_steps()
     if not missing:
         return ""

@@ -1,5 +1,5 @@
-"""Parents of processes, and their command lines. A service's process ends with the one that started
-it, and leaves nothing in its place."""
+"""Parents and command lines of processes. A service ends with the process that started it and
+leaves nothing behind."""
 
 import atexit
 import ctypes
@@ -19,21 +19,21 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ARG_START, _ARG_END = 45, 46
-"""In /proc/PID/stat, counted from the state: where the command line is in memory."""
+"""Index in /proc/PID/stat, counted from the state, of the command line's address in memory."""
 
 
 def end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent is gone."""
+    """Ask the kernel for SIGTERM when the parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def die_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent is gone. A process that ends then removes the
-    run's private folder (AIPERF_STATE_DIR), which a killed parent could not.
+    """Ask the kernel for SIGTERM when the parent ends. On exit, an orphaned process then removes
+    the run's private folder (AIPERF_STATE_DIR), which a killed parent could not.
 
-    Raises EnvironmentProblem when it is gone already: AIPERF_PARENT_PID, when set, names it. A
-    parent that dies before the request to the kernel is known by that only.
+    Raises EnvironmentProblem if the parent has already ended. If it ended before the request to the
+    kernel, only AIPERF_PARENT_PID reveals this.
     """
     end_with_parent()
     atexit.register(_remove_orphaned_folder)
@@ -43,24 +43,23 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans(is_wanted: bool) -> bool:
-    """Make this process the parent of descendants that lose theirs, or stop doing so; whether the
-    kernel can."""
+    """Make this process the parent of orphaned descendants, or stop doing so. Return whether the
+    kernel supports this."""
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)
 
 
 def reap_children() -> None:
-    """Reap the children of this process that have ended. Those that it has adopted have nobody else
-    who does."""
+    """Reap the ended children of this process. No other process reaps the adopted ones."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def end_children(*, but: int = -1) -> None:
-    """Kill the children of this process, then those that it adopts by that, until it has none or
-    only the one that is named."""
+    """Kill the children of this process and the orphans that it adopts as a result, until it has
+    none left except `but`."""
     while killed := [pid for pid in _children() if pid != but and _is_killed(pid)]:
         for pid in killed:
             with suppress(ChildProcessError):
@@ -75,13 +74,13 @@ def _children() -> list[int]:
 def _is_killed(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)
-    except OSError:  # Gone, or of another user.
+    except OSError:  # it has ended, or belongs to another user
         return False
     return True
 
 
 def set_command_line(words: Sequence[str]) -> None:
-    """Have `ps` show these words, as far as the present command line has room for them."""
+    """Make `ps` show these words, as far as they fit into the current command line."""
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(stat[_ARG_START]), int(stat[_ARG_END])
     room = end - start - 1
@@ -101,7 +100,7 @@ def _remove_orphaned_folder() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process of this machine is alive. A zombie process is not."""
+    """Return whether a process of this machine is alive. Zombies are not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -113,8 +112,7 @@ def is_alive(pid: int) -> bool:
 
 
 def process_space() -> str:
-    """Return a short text that is the same for all processes whose numbers `is_alive` can tell
-    apart: those of one start of one machine, in one pid namespace."""
+    """Return an id of this boot and pid namespace, within which process ids are comparable."""
     try:
         started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         parts = (started, str(Path("/proc/self/ns/pid").readlink()))

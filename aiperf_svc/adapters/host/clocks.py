@@ -5,7 +5,7 @@ import time
 from aiperf_svc.core.control.clock_offset import ClockReading
 
 _RAW = getattr(time, "CLOCK_MONOTONIC_RAW", time.CLOCK_MONOTONIC)
-"""Neither set nor slewed where the system has it (Linux, macOS)."""
+"""Clock that is neither set nor slewed, where the system has one (Linux, macOS)."""
 _GOOD_NS = 2_000
 _ATTEMPTS = 3
 
@@ -15,8 +15,8 @@ def raw_ns() -> int:
 
 
 def read_clocks() -> ClockReading:
-    """Raw and wall clock at one moment. A reading that was interrupted is repeated, and the closest
-    one counts."""
+    """Return the raw and wall clock at one moment. Reads them several times and returns the closest
+    pair, in case a reading was interrupted."""
     best: ClockReading | None = None
     for _ in range(_ATTEMPTS):
         first = raw_ns()

@@ -1,27 +1,27 @@
-"""The garbage collector while a command is imported.
+"""Delays garbage collection while a command is imported.
 
-Imports make tens of thousands of objects that stay. With the usual threshold the collector searches
-them more than a hundred times, which is an eighth of the CPU time of a short command.
+Imports create tens of thousands of permanent objects. With the default threshold the collector
+scans them more than a hundred times, which takes an eighth of a short command's CPU time.
 """
 
 import gc
 from typing import Any
 
 IMPORTED = 150_000
-"""More objects than a command makes by its imports: a local run makes 60,000, all services together
-make 110,000."""
+"""More than the number of objects that imports create: 60,000 in a local run, 110,000 in all
+services together."""
 
 _usual = gc.get_threshold()
 
 
 def hold_back_collector() -> None:
-    """Collect no garbage before there are more new objects than imports make."""
+    """Do not collect garbage until there are more new objects than imports create."""
     gc.set_threshold(IMPORTED, *_usual[1:])
     gc.callbacks.append(_collected)
 
 
 def resume_collector() -> None:
-    """Collect garbage as usual from now on, but for what there is."""
+    """Collect garbage as usual from now on, except objects that already exist."""
     if _collected in gc.callbacks:
         gc.callbacks.remove(_collected)
         gc.freeze()

@@ -1,8 +1,8 @@
-"""Structured logs: one JSON object a line in files and pods, one readable line on a terminal.
+"""Structured logs: one JSON object per line in files and pods, one readable line in a terminal.
 
-Every line says time, level, run, phase and service. Every service has a file in AIPERF_LOG_DIR:
-`<instance>.log` where a process is one service, `<service>.log` each where it is several. Standard
-error gets the lines in pods (AIPERF_LOG_FORMAT=json) and where there is no folder.
+Every line has the time, level, run, phase and service. Every service has a file in AIPERF_LOG_DIR:
+`<instance>.log` if a process is one service, a `<service>.log` for each if it runs several. Lines
+go to standard error in pods (AIPERF_LOG_FORMAT=json) and without a folder.
 """
 
 import json
@@ -21,7 +21,7 @@ _phase = ""
 
 
 def set_phase(name: str) -> None:
-    """The phase that every line from now on belongs to."""
+    """Set the phase that is added to every line from now on."""
     global _phase
     _phase = name
 
@@ -33,9 +33,9 @@ def set_up_logs(
     instance: str,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Send this process' log where the environment says. Replaces an earlier set-up.
+    """Configure this process's log from the environment. Replaces an earlier configuration.
 
-    Raises EnvironmentProblem when the file cannot be written.
+    Raises EnvironmentProblem if the file cannot be written.
     """
     folder, is_json = environ.get("AIPERF_LOG_DIR"), environ.get("AIPERF_LOG_FORMAT") == "json"
     handlers: list[logging.Handler] = []
@@ -51,7 +51,7 @@ def set_up_logs(
         handlers.append(logging.StreamHandler(sys.stderr))
         handlers[-1].setFormatter((JsonLines if is_json else TextLines)(run_id, services))
     for handler in logging.getLogger().handlers:
-        # What a full disk does not take is lost; the run goes on.
+        # On a full disk, lines are lost and the run continues.
         with suppress(OSError):
             handler.close()
     logging.basicConfig(level=_level(environ), handlers=handlers, force=True)
@@ -77,7 +77,7 @@ def _level(environ: Mapping[str, str]) -> str:
 
 
 class Lines(logging.Formatter):
-    """What both formats share: which service a line is from."""
+    """Base of both formats; finds the service of a line."""
 
     def __init__(self, run_id: str, services: Sequence[str]) -> None:
         super().__init__()
@@ -85,13 +85,13 @@ class Lines(logging.Formatter):
         self._services = services
 
     def service_of(self, record: logging.LogRecord) -> str:
-        """The service whose module wrote the line; all of the process for a module they share."""
+        """Return the service whose module logged the line; all services if it is shared."""
         own = record.name.rpartition(".")[2].replace("_", "-")
         return own if own in self._services else ",".join(self._services)
 
 
 class _LinesOf(logging.Filter):
-    """Keeps the lines of one service; those of all are in the file of the first."""
+    """Keeps the lines of one service. Lines of shared modules go to the first service."""
 
     def __init__(self, service: str, lines: Lines) -> None:
         super().__init__()
@@ -99,13 +99,13 @@ class _LinesOf(logging.Filter):
         self._lines = lines
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line belongs in the service's file."""
+        """Return whether the line belongs into the service's file."""
         return self._lines.service_of(record).partition(",")[0] == self._service
 
 
 class JsonLines(Lines):
     def format(self, record: logging.LogRecord) -> str:
-        """One JSON object without a line break."""
+        """Format a line as one JSON object without a line break."""
         line = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -120,10 +120,10 @@ class JsonLines(Lines):
 
 
 class TextLines(Lines):
-    """Formats a line for people; the run is the one that they look at."""
+    """Formats lines for a terminal. The run id is left out, because the user knows it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the traceback below it when there is one."""
+        """Format one line, followed by its traceback if there is one."""
         phase = f" [{_phase}]" if _phase else ""
         line = (
             f"{_time(record)} {record.levelname:<7} {self.service_of(record)}{phase}: "

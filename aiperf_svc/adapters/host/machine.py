@@ -1,8 +1,7 @@
-"""What this machine has to give: cores, file descriptors, memory, local ports.
+"""Resources of this machine: cores, file descriptors, memory, local ports.
 
-What `aiperf-svc calibrate` found is kept in a file between runs. The file's name holds the
-processor, the cores, Python and our version: figures of another machine or another build are not
-found instead of being wrong.
+The result of `aiperf-svc calibrate` is kept in a file between runs. The file's name contains the
+processor, the cores, Python and our version, so figures of another machine or build are never used.
 """
 
 import hashlib
@@ -28,42 +27,42 @@ class LagStep(msgspec.Struct, frozen=True):
     """Open loop at one rate."""
 
     rate: float
-    """Requests per second, asked for."""
+    """Target rate in requests per second."""
     schedule_lag_p99_ms: float
     verdict: str
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """This machine's ceiling, the mock server on the same cores."""
+    """This machine's maximum load, with the mock server on the same cores."""
 
     machine: str
     worker_requests_per_s: float
     """Closed loop, one worker, one-token streams."""
     requests_per_s: float
-    """The same with workers on half of the cores and the server on the others."""
+    """The same with workers on half of the cores and the server on the other half."""
     chunks_per_s: float
     """Streams of 100 tokens."""
     worker_rate: float
-    """Open loop, one worker: the highest step whose schedule lag stayed low."""
+    """Open loop, one worker: the highest rate with a low schedule lag."""
     connections: int
-    """That one worker may hold, by its file descriptors."""
+    """Connections of one worker, limited by its file descriptors."""
     steps: tuple[LagStep, ...] = ()
 
 
 def machine_key(cpu: str, cores: float) -> str:
-    """What a calibration is valid for."""
+    """Return the key for which a calibration is valid."""
     return f"{cpu}, {cores:g} cores, Python {platform.python_version()}, aiperf-svc {__version__}"
 
 
 def calibration_file(machine: str) -> Path:
-    """Where the calibration of a machine is kept."""
+    """Return the path of a machine's calibration."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     name = hashlib.sha256(machine.encode()).hexdigest()[:12]
     return Path(base).expanduser() / "aiperf-svc" / f"calibration-{name}.json"
 
 
 def load_calibration(machine: str) -> Calibration | None:
-    """What was saved; None without a readable file of this version."""
+    """Return the saved calibration; None without a readable file of this version."""
     try:
         found = msgspec.json.decode(calibration_file(machine).read_bytes(), type=Calibration)
     except (OSError, msgspec.MsgspecError, RuntimeError):
@@ -72,7 +71,7 @@ def load_calibration(machine: str) -> Calibration | None:
 
 
 def save_calibration(calibration: Calibration) -> Path:
-    """Keep it; the file. Raises EnvironmentProblem."""
+    """Save the calibration and return its path. Raises EnvironmentProblem."""
     path = calibration_file(calibration.machine)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +81,7 @@ def save_calibration(calibration: Calibration) -> Path:
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot keep the calibration in {path}: {error.strerror or error}; "
-            "XDG_CACHE_HOME names another place"
+            "set XDG_CACHE_HOME to another folder"
         ) from error
     return path
 
@@ -90,11 +89,11 @@ def save_calibration(calibration: Calibration) -> Path:
 UNKNOWN = "unknown"
 _CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
-"""What cgroup v1 reports for no memory limit is some number above this."""
+"""cgroup v1 reports a number above this if there is no memory limit."""
 
 
 def local_facts() -> Facts:
-    """What the plan of a local run needs to know. Raises this process' limit of descriptors."""
+    """Return the facts for planning a local run. Raises this process's limit of descriptors."""
     cores = usable_cores()
     facts = Facts(
         where="local", cores=cores, fd_limit=raise_fd_limit(), memory_bytes=memory_bytes()
@@ -110,7 +109,7 @@ def local_facts() -> Facts:
 
 
 def usable_cores(cgroup: Path = _CGROUP) -> float:
-    """CPUs that this process may use: its affinity, or the cgroup's quota when that is less."""
+    """Return the CPUs that this process may use: its affinity, or a smaller cgroup quota."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = float(len(affinity(0)) if affinity else os.cpu_count() or 1)
     quotas = [_quota_v2(folder / "cpu.max") for folder in _own_cgroups(cgroup)]
@@ -119,7 +118,7 @@ def usable_cores(cgroup: Path = _CGROUP) -> float:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, its architecture where the kernel does not tell it."""
+    """Return the processor's name, or its architecture if the kernel does not report the name."""
     for line in _read(cpuinfo).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
@@ -128,8 +127,8 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def host_facts(root: Path = Path("/")) -> dict[str, str]:
-    """What about this machine changes how evenly and how fast a client runs, by name; `unknown`
-    where the kernel does not show it."""
+    """Return the properties of this machine that affect a client's speed and regularity, by name;
+    `unknown` if the kernel does not report them."""
     cpus = root / "sys/devices/system/cpu"
     governors = {_read(path).strip() for path in cpus.glob("cpu*/cpufreq/scaling_governor")}
     nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
@@ -151,15 +150,15 @@ def host_facts(root: Path = Path("/")) -> dict[str, str]:
 
 
 def free_ports() -> dict[str, int]:
-    """Return a free port of the loopback interface for each port of the map with one binder."""
+    """Return a free loopback port for each port of the map that has a single binder."""
     names = [port.name for port in Port if port not in (Port.RAW_DIRECT, Port.RESULTS_API)]
     return dict(zip(names, unused_ports(len(names)), strict=True))
 
 
 def unused_ports(number: int) -> list[int]:
-    """Return ports of the loopback interface on which nothing listens. They are below those that
-    the kernel gives to connections and to listeners without a port, which could take one of them
-    before it is used. Raises EnvironmentProblem if there are too few."""
+    """Return loopback ports on which nothing listens. They are below the kernel's ephemeral range,
+    because a connection or listener could otherwise take one of them before it is used. Raises
+    EnvironmentProblem if there are too few."""
     found: list[int] = []
     with ExitStack() as held:
         for port in SystemRandom().sample(range(10_000, 32_768), 1_000):
@@ -177,20 +176,20 @@ def _switch(path: Path) -> str:
 
 
 def raise_fd_limit() -> int:
-    """The number of file descriptors a process may have, after raising the soft limit to the hard
-    one; children inherit it."""
+    """Raise the soft limit of file descriptors to the hard limit for this process and its
+    children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            # Where "unlimited" is more than the kernel gives, the soft limit stays.
+            # Keep the soft limit if "unlimited" exceeds the kernel's maximum.
             return soft
     return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
 def memory_bytes(cgroup: Path = _CGROUP) -> int:
-    """Memory of the machine, or the cgroup's limit when that is less."""
+    """Return the memory of the machine, or a smaller cgroup limit."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     paths = [folder / "memory.max" for folder in _own_cgroups(cgroup)]
     for path in (*paths, cgroup / "memory/memory.limit_in_bytes"):
@@ -201,13 +200,13 @@ def memory_bytes(cgroup: Path = _CGROUP) -> int:
 
 
 def port_range() -> tuple[int, int]:
-    """First and last local port that the kernel gives to outgoing connections."""
+    """Return the first and last port of the kernel's ephemeral range."""
     ports = _read(Path("/proc/sys/net/ipv4/ip_local_port_range")).split()
     return (int(ports[0]), int(ports[1])) if len(ports) == 2 else (32_768, 60_999)
 
 
 def _own_cgroups(root: Path) -> list[Path]:
-    """This process' cgroup (v2) and those above it, each of which may hold a limit."""
+    """Return this process's cgroup (v2) and its ancestors; each may have a limit."""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         number, _, path = line.split(":", 2)
         if number == "0":

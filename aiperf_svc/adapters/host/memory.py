@@ -1,18 +1,18 @@
-"""Memory of a process that runs many trials, as glibc's allocator manages it."""
+"""Memory of a process that runs many trials, under glibc's allocator."""
 
 import ctypes
 import gc
 from typing import Any
 
 _M_ARENA_MAX = -8
-"""In malloc.h: the parameter that limits the number of heaps."""
+"""M_ARENA_MAX of malloc.h: the parameter that limits the number of heaps."""
 
 
 def use_one_heap() -> None:
-    """Have threads that are started from now on use the first thread's heap.
+    """Make threads that start from now on share the first thread's heap.
 
-    By default most threads get a heap of their own, whose highest free pages nothing returns to the
-    kernel: between blocks that are kept, each trial would touch other pages.
+    By default most threads get their own heap, and glibc does not return its topmost free pages to
+    the kernel. Each trial would then touch new pages between the blocks that stay allocated.
     """
     mallopt = _allocator_function("mallopt")
     if mallopt is not None:
@@ -20,8 +20,8 @@ def use_one_heap() -> None:
 
 
 def give_back_memory() -> None:
-    """Free objects that are only in reference cycles, and return free pages to the kernel. During a
-    run the allocator keeps them (`domain/process_environment.py`)."""
+    """Free reference cycles and return free pages to the kernel. During a run the allocator keeps
+    them (`domain/process_environment.py`)."""
     gc.collect()
     malloc_trim = _allocator_function("malloc_trim")
     if malloc_trim is not None:
@@ -29,5 +29,5 @@ def give_back_memory() -> None:
 
 
 def _allocator_function(name: str) -> Any:
-    """A function of glibc; None with another C library."""
+    """Return a function of glibc; None with another C library."""
     return getattr(ctypes.CDLL(None), name, None)

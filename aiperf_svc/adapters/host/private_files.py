@@ -1,8 +1,9 @@
-"""Whose the files of a run are: results hold prompts and responses, and others need not read them.
+"""Access to the files of a run. Results contain prompts and responses, which other users should not
+read.
 
-The mask for new files is the one place that all writers have in common: the runner, the services,
-which inherit it, and the libraries that they write with. What is not ours, such as a command that
-the user measures or a cache that several users share, gets the user's mask back.
+All writers share the umask: the runner, the services, which inherit it, and the libraries that they
+write with. Foreign programs and files, such as a command that the user measures or a shared cache,
+get the user's umask back.
 """
 
 import os
@@ -16,7 +17,7 @@ PRIVATE_MASK = 0o077
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Make new files and folders of this process and its children the user's only."""
+    """Make new files and folders of this process and its children accessible to the user only."""
     before, mask = os.environ.get(USER_MASK), os.umask(PRIVATE_MASK)
     os.environ[USER_MASK] = f"{mask:o}"
     try:
@@ -29,14 +30,14 @@ def private_files() -> Iterator[None]:
 
 
 def user_mask(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the mask that the user has for new files; -1 if it is that of this process."""
+    """Return the user's umask; -1 if it is this process's own."""
     mask = environ.get(USER_MASK)
     return -1 if mask is None else int(mask, 8)
 
 
 @contextmanager
 def files_of_user() -> Iterator[None]:
-    """Make new files and folders of this process as the user's mask says."""
+    """Create files and folders with the user's umask."""
     mask = user_mask()
     if mask < 0:
         yield

@@ -1,4 +1,4 @@
-"""What /proc/PID/stat says of the processes of this machine."""
+"""Reads /proc/PID/stat of this machine's processes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,18 +8,18 @@ PROC = Path("/proc")
 
 
 class ProcessStat(NamedTuple):
-    """A process, its state and its places among the others."""
+    """A process with its state, parent, group and session."""
 
     pid: int
     name: str
-    """Its first 15 bytes, which may be any."""
+    """The first 15 bytes of its name, which may be any bytes."""
     state: str
-    """A letter: `T` is stopped, `Z` waits for its parent."""
+    """A letter: `T` is stopped, `Z` is a zombie."""
     parent: int
     group: int
     session: int
     started: str
-    """Time of its start in ticks after the machine's."""
+    """Start time in clock ticks since boot."""
 
     @property
     def is_alive(self) -> bool:
@@ -27,12 +27,12 @@ class ProcessStat(NamedTuple):
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return what is known of a process; None if there is none, or it may not be read."""
+    """Return the stat of a process; None if it does not exist or may not be read."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The name, in parentheses, may have parentheses and spaces.
+    # The name is in parentheses and may itself contain parentheses and spaces.
     before, _, after = text.rpartition(")")
     fields = after.split()
     state, parent, group, session = fields[:4]
@@ -41,7 +41,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def all_stats() -> Iterator[ProcessStat]:
-    """Yield what is known of every process that is there."""
+    """Yield the stat of every process."""
     for folder in PROC.glob("[0-9]*"):
         if found := read_stat(int(folder.name)):
             yield found

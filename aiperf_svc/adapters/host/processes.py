@@ -1,7 +1,7 @@
-"""The processes of a local run: started, watched, ended, and looked for afterwards.
+"""Starts, watches and ends the processes of a local run, and finds leftover ones.
 
-Each is the leader of a session of its own, so that Ctrl-C in the terminal reaches the runner only,
-and so that its process group tells whether it left anything running.
+Each process leads its own session, so a Ctrl-C in the terminal reaches only the runner, and its
+process group shows whether it left anything running.
 """
 
 import asyncio
@@ -17,44 +17,44 @@ from aiperf_svc.adapters.host.process_stats import all_stats
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 POLL_S = 0.05
-"""Seconds between two checks of a process if the kernel has no process descriptors."""
-LEFTOVER_LOOKS = 40
+"""Seconds between checks of a process if the kernel does not support pidfds."""
+LEFTOVER_CHECKS = 40
 
 
 class Process:
     def __init__(self, name: str, pid: int, poll: Callable[[], int | None], stderr: Path) -> None:
-        """Wrap a child. `poll` reaps it and returns its exit code, None while it runs."""
+        """Wrap a child. `poll` reaps it and returns its exit code; None while it runs."""
         self.name = name
         self.pid = pid
         self.stderr = stderr
-        """File with its standard output and error."""
+        """File with its standard error and output."""
         self._poll = poll
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code; None while it runs; negative: the signal that ended it."""
+        """Exit code; None while it runs; negative if a signal ended it."""
         return self._poll()
 
     @property
     def how_it_ended(self) -> str:
-        """The end of the process in words."""
+        """Describe how the process ended."""
         code = self.exit_code
         if code is None:
             return "is running"
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
     async def wait(self) -> int:
-        """Its exit code, as soon as it has ended."""
+        """Wait until it has ended and return its exit code."""
         return await ended(self.pid, self._poll)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it, if it is still there."""
+        """Send it a signal, if it still exists."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill_group(self) -> bool:
-        """Kill what is left of its process group; whether anything was."""
+        """Kill the rest of its process group; return whether there was any."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -86,7 +86,7 @@ def start_process(
 
 
 def adopted_process(name: str, pid: int, *, stderr: Path) -> Process:
-    """A child that another process has started."""
+    """Return a child that another process has started."""
     code: int | None = None
 
     def poll() -> int | None:
@@ -100,7 +100,7 @@ def adopted_process(name: str, pid: int, *, stderr: Path) -> Process:
 
 
 async def ended(pid: int, poll: Callable[[], int | None]) -> int:
-    """Exit code of a child, as soon as it has ended."""
+    """Wait until a child has ended and return its exit code."""
     if poll() is None:
         if hasattr(os, "pidfd_open"):
             await _readable(os.pidfd_open(pid))
@@ -114,8 +114,8 @@ async def ended(pid: int, poll: Callable[[], int | None]) -> int:
 async def end_processes(
     processes: Sequence[Process], *, terminate_after_s: float, kill_after_s: float
 ) -> list[str]:
-    """Wait until all have ended: SIGTERM after a while, SIGKILL after another. The names of those
-    that had to be killed."""
+    """Wait until all have ended. Send SIGTERM after one timeout, SIGKILL after another. Return the
+    names of the killed ones."""
     if await _all_end(processes, terminate_after_s):
         return []
     for process in processes:
@@ -130,23 +130,23 @@ async def end_processes(
 
 
 async def leftovers(processes: Sequence[Process]) -> list[str]:
-    """Kill the processes that ended ones left running, and reap all that have ended. Returns one
+    """Kill the processes that ended ones have left running, and reap all that have ended. Returns a
     line for each that still exists."""
     left = [process for process in processes if process.kill_group()]
-    for _ in range(LEFTOVER_LOOKS):
-        # A killed process stays in its group until its new parent, init, takes notice.
+    for _ in range(LEFTOVER_CHECKS):
+        # A killed process stays in its group until its new parent, init, reaps it.
         alive = _living_groups()
         left = [process for process in left if process.pid in alive]
         if not left:
             break
         await asyncio.sleep(POLL_S)
-    # A killed process may end after the last wait for it. Its exit code is read to reap it.
+    # A killed process may end after the last wait. Read its exit code to reap it.
     left += [each for each in processes if each.exit_code is None and each not in left]
     return [f"process group {process.pid} of {process.name}" for process in left]
 
 
 def _living_groups() -> set[int]:
-    """Process groups with a process that is not a zombie."""
+    """Return the process groups with a process that is not a zombie."""
     return {each.group for each in all_stats() if each.is_alive}
 
 
@@ -177,9 +177,9 @@ BYTES = 16 * 1024
 
 
 def last_lines(folder: Path, name: str, count: int = LINES) -> str:
-    """The end of what a process wrote on standard error, and of its logs; indented, maybe empty."""
+    """Return the end of a process's standard error and logs, indented; may be empty."""
     logged = [(line, path.stem) for path in _logs_of(folder, name) for line in _tail(path)]
-    # Those of several services are one story in the order of time.
+    # Logs of several services are merged in order of time.
     logged.sort(key=lambda pair: _time(pair[0]))
     lines = [_log_text(line, service) for line, service in logged]
     lines += _tail(folder / f"{name}.stderr")
@@ -187,7 +187,7 @@ def last_lines(folder: Path, name: str, count: int = LINES) -> str:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove the standard error of processes that had nothing to say there."""
+    """Remove empty standard-error files."""
     for path in folder.glob("*.stderr"):
         if path.stat().st_size == 0:
             path.unlink()
@@ -201,7 +201,7 @@ class Tails:
         self._read: dict[Path, int] = {}
 
     def new_lines(self) -> list[str]:
-        """Whole lines written since the last call, readable; those of one file in order."""
+        """Return the complete new lines, formatted; lines of a file are in order."""
         lines: list[str] = []
         for path in sorted(self._folder.glob("*.log")):
             begin = self._read.get(path, 0)
@@ -215,7 +215,7 @@ class Tails:
 
 
 def _logs_of(folder: Path, process: str) -> list[Path]:
-    """The log of a process that is one service; else those of all that are not numbered."""
+    """Return the log of a process that is one service, or the logs of all unnumbered services."""
     own = folder / f"{process}.log"
     if own.is_file():
         return [own]
@@ -238,7 +238,7 @@ def _time(line: str) -> str:
 
 
 def _log_text(line: str, process: str) -> str:
-    """A structured line without what is the same in all of them."""
+    """Format a structured line without its constant parts."""
     try:
         entry = json.loads(line)
     except ValueError:

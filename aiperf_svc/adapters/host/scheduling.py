@@ -1,6 +1,6 @@
-"""How processes of one run share the cores of one machine: who goes first.
+"""Sets priorities of the processes that share a machine's cores in a run.
 
-None of it needs privileges; who has them, as root has, gets more of it.
+None of this needs privileges, but with privileges, such as root's, it has more effect.
 """
 
 import contextlib
@@ -13,20 +13,21 @@ from time import sleep
 from typing import Final
 
 LOW_PRIORITY_NICE: Final = 10
-"""Nice value of those whose work can wait."""
+"""Nice value of processes whose work can wait."""
 SHORT_SLICE_NS: Final = 100_000
-"""The shortest that Linux grants. A task with a short slice runs as soon as it wakes, in the place
-of one with a longer slice, where it would else wait for the next tick: up to 10 ms."""
+"""Shortest slice that Linux grants. A task with a short slice preempts a task with a longer slice
+when it wakes, instead of waiting up to 10 ms for the next tick."""
 BUSY_SHARE: Final = 0.5
 """Share of a core above which a thread gives up its real-time priority."""
 IDLE_SHARE: Final = 0.3
-"""Share of a core below which a thread takes it again. The gap prevents a change at every look."""
+"""Share of a core below which a thread takes it back. The gap avoids a change at every check."""
 
 TURN_S: Final = 0.1
-"""Time between two changes of autogroups that the kernel makes for users without privileges, all of
-them together."""
+"""Minimum time between two changes of autogroups, which the kernel enforces for all unprivileged
+users together."""
 MOST_TURNS: Final = 10
-"""Record processors of a run that start together take turns. A further one keeps its share."""
+"""Maximum number of record processors that start together and change their groups in turn. Others
+keep their share."""
 
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 _SYSCALL: Final = {"x86_64": 314, "aarch64": 274}
@@ -36,11 +37,11 @@ _SCHED_OTHER: Final = 0
 
 
 def raise_priority(*, before_all: bool) -> bool:
-    """Let the kernel run this process promptly when it has input. Returns whether it will.
+    """Ask the kernel to run this process promptly when it has input. Returns whether it will.
 
-    With `before_all`, and the right to a real-time priority, it also keeps the core for as long as
-    it needs it: only for where others have another one. Its threads and children are as any. Else
-    it gets a short slice, of which Linux before 6.12 takes no notice.
+    With `before_all` and the right to a real-time priority, the process also keeps the core for as
+    long as it needs; use it only if other processes have another core. Its threads and children
+    have normal priority. Otherwise the process gets a short slice, which Linux before 6.12 ignores.
     """
     if platform.system() != "Linux":
         return False
@@ -49,7 +50,7 @@ def raise_priority(*, before_all: bool) -> bool:
             os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
             return True
     if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # of another trial
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # the priority of another trial
     number = _SYSCALL.get(platform.machine())
     if number is None:
         return False
@@ -59,21 +60,21 @@ def raise_priority(*, before_all: bool) -> bool:
 
 
 class PromptWhileIdle:
-    """A real-time priority for a thread for as long as it leaves most of its core free.
+    """A real-time priority for a thread while it leaves most of its core idle.
 
-    The ordinary scheduler may let a thread that has just worked wait until the next tick, up to
-    4 ms, even if it needs a small part of a core: then the last of several requests that are due
-    together are late. A thread that needs most of a core gains nothing from the priority, and would
-    take the core from a server on the same machine.
+    The default scheduler may delay a thread that has just worked until the next tick, up to 4 ms,
+    even if it needs only a small part of a core. Then the last of several requests that are due at
+    the same time are late. A thread that needs most of a core gains nothing from the priority, and
+    would take the core from a server on the same machine.
     """
 
     def __init__(self, *, cpu_ns: int, now_mono_ns: int) -> None:
-        """Start at these readings of the thread's CPU time and the monotonic clock."""
+        """Start with these readings of the thread's CPU time and the monotonic clock."""
         self._cpu_ns, self._since_mono_ns = cpu_ns, now_mono_ns
         self.is_prompt = raise_priority(before_all=True)
 
     def adapt(self, *, cpu_ns: int, now_mono_ns: int) -> None:
-        """Set the priority by the share of a core that the thread has used since the last call."""
+        """Set the priority from the thread's share of a core since the last call."""
         share = (cpu_ns - self._cpu_ns) / max(1, now_mono_ns - self._since_mono_ns)
         self._cpu_ns, self._since_mono_ns = cpu_ns, now_mono_ns
         if self.is_prompt and share > BUSY_SHARE:
@@ -85,23 +86,23 @@ class PromptWhileIdle:
 
 
 def lower_priority() -> None:
-    """Lower the priority of this process, for where there are fewer cores than processes.
+    """Lower the priority of this process, if there are fewer cores than processes.
 
-    With autogroups, which most distributions have, the kernel shares the cores out among sessions,
-    and nice values count only within one: a process with a session of its own has to say it for its
-    group.
+    With autogroups, the default in most distributions, the kernel divides the cores among sessions,
+    and nice values apply only within a session. A process with its own session must therefore lower
+    the priority of its group.
     """
     os.nice(max(0, LOW_PRIORITY_NICE - os.nice(0)))
     if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):  # the kernel has no autogroups
             _lower_group(_AUTOGROUP)
 
 
 def _lower_group(group: Path) -> None:
-    """Set the nice value of an autogroup. Raises OSError where there is none."""
+    """Set the nice value of an autogroup. Raises OSError if there is none."""
     nice = str(LOW_PRIORITY_NICE)
     if group.read_text().split()[-1:] == [nice]:
-        return  # since another trial
+        return  # set in an earlier trial
     for _ in range(MOST_TURNS):
         try:
             group.write_text(nice)

@@ -1,4 +1,4 @@
-"""Tasks that last as long as a block."""
+"""Tasks with the lifetime of a block."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,8 +8,8 @@ _T = TypeVar("_T")
 
 
 class Tasks:
-    """The tasks of a block, which are cancelled and awaited at its end. Unlike those of a
-    TaskGroup they may fail: who needs a result asks the task for it."""
+    """Tasks that are cancelled and awaited at the end of a block. Unlike those of a TaskGroup they
+    may fail; callers get errors from the task itself."""
 
     def __init__(self) -> None:
         self._all: list[asyncio.Task[Any]] = []
@@ -20,7 +20,7 @@ class Tasks:
         return task
 
     async def first(self, timeout_s: float | None = None) -> "set[asyncio.Task[Any]]":
-        """Wait until one of the tasks has ended, or the time is over. Return those that have."""
+        """Wait until a task has ended or the timeout. Return the tasks that have ended."""
         first = asyncio.FIRST_COMPLETED
         return (await asyncio.wait(self._all, timeout=timeout_s, return_when=first))[0]
 

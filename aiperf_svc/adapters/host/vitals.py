@@ -1,5 +1,5 @@
-"""A process' own health: CPU, what its quota, its machine's host and others on the node took of it,
-delay of its event loop, memory, descriptors."""
+"""A process's own health: CPU use, CPU time lost to its quota, the machine's hypervisor and other
+processes, event-loop delay, memory, descriptors."""
 
 import asyncio
 import os
@@ -12,10 +12,10 @@ from aiperf_svc.core.verdict.health_log import stopped_share
 from aiperf_svc.protocol.messages.reports import Vitals
 
 SAMPLE_S = 0.05
-"""Spacing of the probes of the event loop's delay."""
+"""Interval between probes of the event loop's delay."""
 LEAST_INTERVAL_S = 0.5
-"""Calls closer together get the same result: over a few milliseconds every CPU is all or
-nothing."""
+"""Calls within this time get the same result: over a few milliseconds every CPU is either fully
+busy or idle."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -26,7 +26,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class VitalsProbe:
-    """Measures between two calls of `take`."""
+    """Measures the time between two calls of `take`."""
 
     def __init__(self) -> None:
         self._mono_ns = monotonic_ns()
@@ -38,7 +38,7 @@ class VitalsProbe:
         self._last = Vitals()
 
     async def watch_loop(self) -> None:
-        """Keep probing the delay of the running event loop."""
+        """Probe the delay of the running event loop until cancelled."""
         while True:
             before = monotonic_ns()
             await asyncio.sleep(SAMPLE_S)
@@ -46,7 +46,7 @@ class VitalsProbe:
             self._lag_ns = max(self._lag_ns, late)
 
     def take(self) -> Vitals:
-        """Health since the last call, or the last call's result when that was just now."""
+        """Return the health since the last call, or the last result if that was just now."""
         now = monotonic_ns()
         elapsed_s = (now - self._mono_ns) / 1e9
         if elapsed_s < LEAST_INTERVAL_S:
@@ -68,14 +68,14 @@ class VitalsProbe:
 
 
 class _CpuTime(NamedTuple):
-    """What a cgroup counts, summed over CPUs."""
+    """A cgroup's counters, summed over CPUs."""
 
     throttled_ns: int
     used_ns: int
 
 
 class QuotaProbe:
-    """Measures for how long a CPU quota of this process' cgroup, or of one above it, stopped it."""
+    """Measures how long CPU quotas of this process's cgroup and its ancestors throttled it."""
 
     def __init__(self, membership: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> None:
         self._cgroups = _cpu_cgroups(membership, root)
@@ -83,8 +83,8 @@ class QuotaProbe:
         self._stopped_ns = [0.0] * len(self._cgroups)
 
     def stopped_ns(self, elapsed_ns: int) -> int:
-        """Return the time since the probe was made, with that since the last call, `elapsed_ns`
-        ago."""
+        """Return the throttled time since the probe was created, including the time since the last
+        call, `elapsed_ns` ago."""
         for place, cgroup in enumerate(self._cgroups):
             before, after = self._known[place], _cpu_time_of(cgroup)
             self._known[place] = after
@@ -97,12 +97,12 @@ class QuotaProbe:
 
 
 def fd_limit() -> int:
-    """File descriptors that this process may have."""
+    """Return this process's limit of file descriptors."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def boot_id() -> str:
-    """Id of the running kernel, hence of its clock."""
+    """Return the id of the running kernel's boot, which identifies its clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -116,29 +116,28 @@ def _rss_bytes() -> int:
 
 
 def _open_fds() -> int:
-    """Since Linux 6.2 the folder's size is the count; listing 20,000 of them takes milliseconds."""
+    """Since Linux 6.2 the folder's size is the count; listing 20,000 of them is slow."""
     folder = Path("/proc/self/fd")
     return folder.stat().st_size or sum(1 for _ in folder.iterdir())
 
 
 def throttled_ns(membership: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> int:
-    """Time that a CPU quota has taken from this process' cgroup or one above it, of either version,
-    summed over CPUs; 0 where there is no quota to read."""
+    """Return the time for which CPU quotas have throttled this process's cgroup or its ancestors
+    (v1 or v2), summed over CPUs; 0 if there is no readable quota."""
     known = map(_cpu_time_of, _cpu_cgroups(membership, root))
     return max((each.throttled_ns for each in known), default=0)
 
 
 def stolen_ns(machine: Path = _MACHINE) -> int:
-    """Time since it was started that a virtual machine's cores were ready to run and its host ran
-    others, the mean of the cores."""
+    """Return the steal time since boot: the time for which a virtual machine's cores were ready to
+    run but its host ran others, as the mean over the cores."""
     lines = machine.read_text().splitlines()
     cores = sum(line.startswith("cpu") for line in lines) - 1
     return int(lines[0].split()[8]) * _TICK_NS // cores
 
 
 def pressure_ns(pressure: Path = _PRESSURE) -> int:
-    """Time since the machine was started in which something on it waited for a CPU; 0 where the
-    kernel does not tell."""
+    """Return the time since boot in which some task waited for a CPU; 0 if it is unknown."""
     try:
         some = pressure.read_text().partition("\n")[0]
     except OSError:
@@ -147,8 +146,7 @@ def pressure_ns(pressure: Path = _PRESSURE) -> int:
 
 
 def waited_ns(scheduler: Path = _SCHEDULER) -> int:
-    """Return the time in which the main thread waited in a run queue; 0 where the kernel does not
-    tell."""
+    """Return the time for which the main thread waited in a run queue; 0 if it is unknown."""
     try:
         return int(scheduler.read_text().split()[1])
     except (OSError, IndexError):
@@ -156,8 +154,9 @@ def waited_ns(scheduler: Path = _SCHEDULER) -> int:
 
 
 def _cpu_cgroups(membership: Path, root: Path) -> list[Path]:
-    """Own ones and those above. Inside a container the path may be the host's, which is not there;
-    the root of the mount, which is the container's own, always is."""
+    """Return the process's own CPU cgroups and their ancestors. In a container the path may be the
+    host's and not exist; the root of the mount, which is the container's own cgroup, always
+    exists."""
     found = []
     for line in membership.read_text().splitlines():
         number, controllers, path = line.split(":", 2)

@@ -1,8 +1,8 @@
-/* What `stamped_reads` does for every request and every read of a socket, compiled.
+/* The steps of `stamped_reads` for every request and every read of a socket, compiled.
  *
- * What is meant is said there, and by the inference client, whose sources remain the reference: all
- * but the plain case is handed back to it. Built against the stable ABI, so that one library serves
- * every Python from 3.11 on.
+ * The Python sources of `stamped_reads` and of the inference client document these steps and remain the reference.
+ * Everything but the common case is handed back to them. Built against the stable ABI, so one library serves every
+ * Python from 3.11 on.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -24,11 +24,11 @@
 #endif
 #define READ_SIZE 65536
 
-/* Of the process, not of a call: whoever reads holds the interpreter's lock, and takes the bytes
- * out before letting go of it. */
+/* One buffer per process instead of one per call: a reader holds the GIL, and copies the bytes out before it releases
+ * the GIL. */
 static char arrived[READ_SIZE];
 
-/* Numbers of the Python sources, by the names that `stamped_reads` gives them. */
+/* Constants of the Python sources, under their names in `stamped_reads`. */
 #define CONSTANTS(X) \
     X(CHUNKED) X(FRAGMENT_BYTES) X(FIRST_PARTS) X(FIRST_READS_BYTES) X(MAX_RESPONSE_BYTES) \
     X(IDLE) X(HEAD) X(BODY) X(FINAL) X(REUSED) X(COMPLETED) X(INDEX_BASE) X(WAS_READ) X(FAILED) \
@@ -42,7 +42,7 @@ typedef struct {
     int64_t now;
 } Read;
 
-/* Rows of protocol.records, by the names and places of their columns there. */
+/* Rows of protocol.records, with the names and offsets of their columns. */
 #define READ_COLUMNS(X) \
     X(int64_t, stamp_wall_ns) X(int64_t, polled_wall_ns) X(int64_t, read_wall_ns) \
     X(uint32_t, length)
@@ -62,8 +62,8 @@ typedef struct __attribute__((packed)) {
     FRAGMENT_COLUMNS(COLUMN)
 } Fragment;
 
-/* Named tuples, by the names and places of their fields: adapters.inference.request and
- * core.responses.layouts. */
+/* Named tuples of adapters.inference.request and core.responses.layouts, with the names and positions of their
+ * fields. */
 #define PREPARED_TURN_ITEMS(X) \
     X(TURN_, before) X(TURN_, after) X(TURN_, entry) X(TURN_, turn) X(TURN_, input_tokens) \
     X(TURN_, requested_tokens)
@@ -119,8 +119,7 @@ static PyMemberDef connection_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-/* None of their objects ever leads back to a request or a connection, so the collector need not
- * know of them. */
+/* None of their objects refers back to a request or a connection, so they need no garbage collection. */
 static void free_object(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
@@ -142,7 +141,7 @@ static void free_connection(PyObject *self) {
 
 static PyTypeObject *request_type, *connection_type;
 
-/* NULL with an exception set when it is none. */
+/* NULL with an exception set if it is not a connection. */
 static Connection *connection_of(PyObject *object) {
     if (PyObject_TypeCheck(object, connection_type))
         return (Connection *)object;
@@ -150,7 +149,7 @@ static Connection *connection_of(PyObject *object) {
     return NULL;
 }
 
-/* The request on a connection; NULL when there is none. */
+/* The request on a connection; NULL if it has none. */
 static Request *request_of(const Connection *conn) {
     PyObject *object = conn->request;
     return object != NULL && PyObject_TypeCheck(object, request_type) ? (Request *)object : NULL;
@@ -185,7 +184,7 @@ static int64_t now_of(clockid_t clock) {
     return nanoseconds(&time);
 }
 
-/* How many bytes the kernel did not take. */
+/* The number of bytes that the kernel did not accept. */
 static PyObject *write_payload(Connection *conn, Request *request) {
     char *bytes;
     Py_ssize_t size;
@@ -236,7 +235,7 @@ static const char *bytes_at(PyObject *tuple, Py_ssize_t place, Py_ssize_t *size)
     return item == NULL || PyBytes_AsStringAndSize(item, &bytes, size) < 0 ? NULL : bytes;
 }
 
-/* The bytes of a prepared turn around its request's id, which ends with a number in decimal. */
+/* The bytes of a prepared turn around its request's id, which ends with a decimal number. */
 static PyObject *joined(PyObject *turn, const char *id, Py_ssize_t id_size, uint64_t number) {
     Py_ssize_t before_size, after_size;
     const char *before = bytes_at(turn, TURN_before, &before_size);
@@ -260,7 +259,7 @@ static PyObject *joined(PyObject *turn, const char *id, Py_ssize_t id_size, uint
     return whole;
 }
 
-/* As `RequestFields.__init__` of the sources. */
+/* Like `RequestFields.__init__` in Python. */
 static PyObject *make_request(PyTypeObject *type, PyObject *arguments, PyObject *named) {
     Py_ssize_t count = PyTuple_Size(arguments), id_size;
     if (named != NULL && PyDict_Size(named) > 0) {
@@ -271,7 +270,7 @@ static PyObject *make_request(PyTypeObject *type, PyObject *arguments, PyObject 
         PyErr_SetString(PyExc_TypeError, "a request takes 6 to 8 arguments");
         return NULL;
     }
-    /* One by one: PyArg_ParseTuple would take as long as all the rest. */
+    /* One by one, because PyArg_ParseTuple would take as long as everything else. */
     PyObject *turn = PyTuple_GetItem(arguments, 0);
     if (!PyTuple_Check(turn)) {
         PyErr_SetString(PyExc_TypeError, "not a prepared turn");
@@ -348,7 +347,7 @@ static int read_socket(const Connection *conn, Read *read) {
     return 1;
 }
 
-/* As `stamped_reads.interpreted_has_unread`. */
+/* Like `stamped_reads.interpreted_has_unread`. */
 static PyObject *has_unread(PyObject *module, PyObject *object) {
     Connection *conn = connection_of(object);
     char byte;
@@ -399,8 +398,8 @@ typedef struct {
 /* Attributes of records. */
 static PyObject *name_bodies, *name_fragments, *name_last_seq, *name_reads;
 
-/* The layout for responses of that size; NULL where there is none, or with an exception set. The
- * latest is kept: most responses have the one of the response before. */
+/* The layout of responses of this size; NULL if there is none, or with an exception set. The latest layout is cached,
+ * because most responses have the same layout as the previous one. */
 static const Layout *find_layout(PyObject *layouts, Py_ssize_t size) {
     static PyObject *latest;
     static Layout layout;
@@ -434,20 +433,19 @@ static int is_laid_out(const Layout *layout) {
     return 1;
 }
 
-/* Whether the connection waits for the beginning of a response whose bytes nobody else needs. */
+/* Whether the connection waits for the start of a response whose bytes are not kept. */
 static int is_at_beginning(const Connection *conn, const Request *request) {
     return conn->state == HEAD && is_none(request->buffer) && is_none(request->kept) &&
            is_none(conn->tls) && is_none(conn->unsent);
 }
 
-/* What there is of a response. */
+/* The parts of a response. */
 typedef struct {
     const void *body, *rows;
     Py_ssize_t body_size, rows_size;
 } Part;
 
-/* As RawRecords._pack: of a response that goes on, then without a number, or the last of one that
- * completed. */
+/* Like RawRecords._pack, for an incomplete response (without a number) or the last part of a completed one. */
 static int pack(Request *request, PyObject *records, const Part *part, int64_t seq) {
     Fragment fragment = {
         .request_id = (uint64_t)request->request_id,
@@ -488,7 +486,7 @@ typedef struct {
     int64_t polled;
 } Ready;
 
-/* Leaves something to do for the caller; -1 with an exception set. */
+/* Adds an event for the caller to handle; -1 with an exception set. */
 static int leave(const Ready *ready, PyObject *connection, long long kind, PyObject *what) {
     PyObject *number = PyLong_FromLongLong(kind);
     PyObject *step = number == NULL ? NULL : PyTuple_Pack(3, connection, number, what);
@@ -498,8 +496,8 @@ static int leave(const Ready *ready, PyObject *connection, long long kind, PyObj
     return failed ? -1 : 0;
 }
 
-/* As RawRecords.end, for a response that completed. The connection is idle then, as by
- * Connection.become_idle; its request is left to the caller. */
+/* Like RawRecords.end, for a completed response. The connection becomes idle, as in Connection.become_idle; the caller
+ * handles its request. */
 static int record(Connection *conn, Request *request, const Ready *ready, const Part *last,
                   int64_t end) {
     PyObject *number = PyObject_GetAttr(ready->records, name_last_seq);
@@ -536,9 +534,8 @@ static int record_whole(Connection *conn, Request *request, const Ready *ready,
 
 /* --- in the middle of responses --------------------------------------------------------------- */
 
-/* Offset after the whole chunks from `at` on, beyond `size` when the last goes on in a later read.
- * It stops at a line that is not that plain: the last one, a cut one, or one with
- * more than a size. */
+/* Offset after the complete chunks from `at` on; beyond `size` if the last one continues in a later read. Stops at a
+ * line that needs the full parser: the last one, a cut one, or one with more than a size. */
 static Py_ssize_t after_chunks(const char *bytes, Py_ssize_t at, Py_ssize_t size) {
     while (at < size) {
         Py_ssize_t line = at, chunk = chunk_size(bytes, &line, size);
@@ -563,8 +560,8 @@ static PyObject *pass_chunks(PyObject *module, PyObject *const *arguments, Py_ss
     return PyLong_FromSsize_t(after_chunks(bytes, at, size));
 }
 
-/* Whether the connection waits for more of a chunk, or for the line of the next one, in a body
- * whose bytes nobody else needs. */
+/* Whether the connection waits for the rest of a chunk, or for the line of the next one, in a body whose bytes are not
+ * kept. */
 static int is_plain(const Connection *conn, const Request *request) {
     return conn->state == BODY && request->framing == CHUNKED && !conn->in_trailers &&
            is_none(request->kept) && is_none(conn->tls) && conn->line != NULL &&
@@ -576,7 +573,7 @@ static int64_t part_bytes(const Request *request) {
                          : FRAGMENT_BYTES / FIRST_PARTS * (1 + request->request_id % FIRST_PARTS);
 }
 
-/* Adds to a buffer that may not be there yet, or be the bytes of one read. */
+/* Appends to a buffer that may not exist yet, or may be the bytes of one read. */
 static int gather(PyObject **buffer, const void *bytes, Py_ssize_t size) {
     if (is_none(*buffer) || !PyByteArray_Check(*buffer)) {
         PyObject *made = is_none(*buffer) ? PyByteArray_FromStringAndSize(NULL, 0)
@@ -608,7 +605,7 @@ static int is_line_end(char c) {
     return c == '\n' || c == '\r';
 }
 
-/* As `stamped_reads.is_done`, of what has been gathered; `framing` bytes at its end are no event. */
+/* Like `stamped_reads.is_done`, for the gathered bytes; the last `framing` bytes are not part of an event. */
 static int is_done(const char *bytes, Py_ssize_t size, Py_ssize_t framing) {
     static const char done[] = "[DONE]", field[] = "data:";
     const Py_ssize_t done_size = sizeof done - 1, field_size = sizeof field - 1;
@@ -625,7 +622,7 @@ static int is_done(const char *bytes, Py_ssize_t size, Py_ssize_t framing) {
            (at == 0 || is_line_end(bytes[at - 1]));
 }
 
-/* The read goes on with a response. */
+/* Handles a read that continues a response. */
 static int take_more(Connection *conn, Request *request, const Ready *ready, const Read *read) {
     if (add_read(request, read, ready->polled) < 0)
         return -1;
@@ -648,14 +645,14 @@ static int take_more(Connection *conn, Request *request, const Ready *ready, con
     return leave(ready, (PyObject *)conn, IS_DONE, Py_None);
 }
 
-/* Whether a good response on a connection that stays open ends at `at` and nothing follows. */
+/* Whether a good response on a connection that stays open ends at `at` with nothing after it. */
 static int is_end(const Connection *conn, const Request *request, Py_ssize_t at, Py_ssize_t size) {
     static const char last_chunk[] = "0\r\n\r\n";
     return size - at == sizeof last_chunk - 1 && !memcmp(arrived + at, last_chunk, size - at) &&
            request->status < 400 && conn->keep_alive && is_none(conn->unsent);
 }
 
-/* The read ends a response. */
+/* Handles a read that ends a response. */
 static int take_last(Connection *conn, Request *request, const Ready *ready, const Read *read) {
     if (add_read(request, read, ready->polled) < 0)
         return -1;
@@ -665,7 +662,7 @@ static int take_last(Connection *conn, Request *request, const Ready *ready, con
 
 /* --- what is ready ---------------------------------------------------------------------------- */
 
-/* Reads for a connection, and leaves what the caller is to do; -1 with an exception set. */
+/* Reads a connection, and adds an event if the caller has to act; -1 with an exception set. */
 static int take(Connection *conn, const Ready *ready) {
     Read read;
     int got = read_socket(conn, &read);
@@ -695,7 +692,7 @@ static int take(Connection *conn, const Ready *ready) {
     return failed ? -1 : 0;
 }
 
-/* The error of a socket is something left to do. */
+/* A socket error becomes an event for the caller. */
 static int leave_error(const Ready *ready, PyObject *connection) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -707,7 +704,7 @@ static int leave_error(const Ready *ready, PyObject *connection) {
     return failed ? -1 : 0;
 }
 
-/* Does what there is to do for one event; -1 with an exception set. */
+/* Handles one event; -1 with an exception set. */
 static int take_event(PyObject *event, const Ready *ready) {
     PyObject *fd = PyTuple_GetItem(event, 0), *mask = PyTuple_GetItem(event, 1);
     PyObject *found = mask == NULL ? NULL : PyDict_GetItemWithError(ready->connections, fd);
@@ -750,7 +747,7 @@ static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssi
 
 /* --- the module ------------------------------------------------------------------------------- */
 
-/* Takes a number out of `given`; -1 with an exception set. */
+/* Reads a number from `given`; -1 with an exception set. */
 static int take_constant(PyObject *given, const char *name, long long *value) {
     PyObject *found = PyDict_GetItemString(given, name);
     if (found == NULL) {
@@ -771,8 +768,8 @@ static PyObject *set_constants(PyObject *module, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-/* What is shared with the sources, for `stamped_reads` to compare: each column of a row with its
- * offset, its size and whether it has a sign, and each field of a tuple with its place. */
+/* The shared layout, which `stamped_reads` compares with its own: offset, size and signedness of each column of a row,
+ * and the position of each field of a tuple. */
 static PyObject *shared(void) {
 #define COLUMN_FORMAT(type, name) "s(nii)"
 #define READ_COLUMN(type, name) \
@@ -815,7 +812,7 @@ static PyType_Spec connection_spec = {NAMED(ConnectionFields), sizeof(Connection
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_stamped_reads", NULL, -1, functions, NULL, NULL, NULL, NULL};
 
-/* The new type, which lives as long as the module does; NULL with an exception set. */
+/* The new type, which lives as long as the module; NULL with an exception set. */
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
     return type == NULL || PyModule_AddType(module, type) < 0 ? NULL : type;

@@ -1,14 +1,14 @@
 """Sends HTTP/1.1 requests over plain sockets and reads their responses: the hot path of a worker.
 
-At 40,000 requests or 120,000 chunks a second, an HTTP library costs more CPU than the server. The
+At 40,000 requests or 120,000 chunks per second, an HTTP library costs more CPU than the server. The
 time at which it delivers a chunk depends on the load of this process, not on the arrival of the
-bytes. Therefore the client does only what has to happen while a request is in flight: write
-prepared bytes, read, record the kernel's receive stamp, and find the end of the response. It
-decodes nothing. The raw bytes leave in batches for a record processor.
+bytes. Therefore the client does only what must be done while a request is in flight: it writes
+prepared bytes, reads, records the kernel's receive timestamp, and finds the end of the response. It
+decodes nothing. A record processor gets the raw bytes in batches.
 
-A `Request` holds its whole state, and a `Connection` carries one request at a time. Nothing else is
-allocated for a request. `request_writer` writes it, `response_reader` reads its response, and
-`in_flight` ends it. This module joins them and checks limits of time. `services.load_generator`
+A `Request` holds its complete state, and a `Connection` carries one request at a time. Nothing else
+is allocated for a request. `request_writer` writes it, `response_reader` reads its response, and
+`in_flight` ends it. This module connects them and checks timeouts. `services.load_generator`
 decides what to send, and `core.records.assembly` reads the batches.
 """
 
@@ -32,12 +32,12 @@ from aiperf_svc.protocol.messages.reports import AddressUse, HistogramDelta
 from aiperf_svc.protocol.records import Flag
 
 CUT_AT_ONCE: Final = 256
-"""Requests cancelled between two turns of the event loop. With thousands of them in one turn, a
-worker would miss its heartbeats."""
+"""Maximum number of requests cancelled in one turn of the event loop. With thousands of them in one
+turn, a worker would miss its heartbeats."""
 CLOCK_JUMP_NS: Final = 1_000_000
 READS_OF_OVERDUE: Final = 64
-"""Most reads of overdue responses before they are ended. This is far more than a socket's buffer
-holds, and bounds a server that never stops sending."""
+"""Maximum number of reads of an overdue response before it is ended. This is far more than a
+socket's buffer holds, and stops a server that never stops sending."""
 
 _CLOCK_JUMP = int(Flag.CLOCK_JUMP)
 
@@ -46,8 +46,8 @@ class InferenceClient:
     """Sends requests to one target and packs the responses into raw record batches.
 
     `on_end(request, outcome)` is called when a request has ended. It may send the next one.
-    `on_timer(now_wall_ns)` is called at the time given to `wake_at`. `on_batch(fragments, reads,
-    bodies, last_seq)` takes a finished batch. `on_part(request)` is called after each read of an
+    `on_timer(now_wall_ns)` is called at the time set with `wake_at`. `on_batch(fragments, reads,
+    bodies, last_seq)` receives a finished batch. `on_part(request)` is called after each read of an
     incomplete response whose bytes are kept (`Request.kept`). It may send.
     """
 
@@ -63,7 +63,7 @@ class InferenceClient:
         records: RawRecords | None = None,
         first_id: int = 0,
     ) -> None:
-        """`records` may be shared by several clients, whose request ids differ by `first_id`."""
+        """Several clients may share `records`; their request ids start at different `first_id`s."""
         self._target = target
         self._on_timer = on_timer
         self._poll_every_ns = poll_every_ns
@@ -73,7 +73,7 @@ class InferenceClient:
         self._ticker = Ticker()
         epoll.register(self._ticker.fd, select.EPOLLIN)
         self._pool = pool = ConnectionPool(target, epoll)
-        # The pool's own containers, without an attribute access for each use.
+        # The pool's own containers, to save an attribute access for each use.
         self._connections, self._closing = pool.by_fd, pool.closing
         self._records = records = records or RawRecords(on_batch)
         self._in_flight = in_flight = RequestsInFlight(
@@ -84,14 +84,14 @@ class InferenceClient:
             epoll, pool, records, in_flight, writer, self._take_timer_event, on_part
         )
         self._wake_at_wall_ns: int | None = None
-        """Time at which the timer fires; None when it is not set."""
+        """Time at which the timer fires; None if it is not set."""
         self._is_in_phase = False
         self._to_cut: list[Connection] = []
         self._cut_message = ""
         self._to_abandon: list[tuple[Connection, Request]] = []
         self._nothing_expires_before_mono_ns = 0
         self._clock_gap_ns = time_ns() - monotonic_ns()
-        self._last_seq_at_look = 0
+        self._last_seq_at_check = 0
         """Highest record number when the clocks were last read."""
         self.clock_steps_ns = 0
         self.ended_near_steps = 0
@@ -111,7 +111,7 @@ class InferenceClient:
         return self._pool.addresses
 
     def address_uses(self) -> tuple[AddressUse, ...]:
-        """Return the use of each address so far. Visits every connection."""
+        """Return how each address has been used so far. Visits every connection."""
         return tuple(
             AddressUse(
                 address=each.name,
@@ -160,8 +160,8 @@ class InferenceClient:
     # --- what the load generator calls -----------------------------------------------------------
 
     def send(self, request: Request) -> Connection | None:
-        """Write a request on an idle or a new connection. Returns the connection; None if none
-        could be made and the request has ended."""
+        """Write a request on an idle or a new connection. Returns the connection; None if no
+        connection could be made and the request has ended."""
         return self._writer.send(request)
 
     def connection_of(self, request: Request) -> Connection | None:
@@ -172,9 +172,9 @@ class InferenceClient:
         return self._connections.get(conn.fd) is conn
 
     def abandon(self, carrier: Connection, request: Request) -> None:
-        """End a request whose client leaves, after reading all that has arrived, and close its
-        connection. A response that is complete by then counts as completed. Must be called within
-        `on_timer`."""
+        """End a request that its client abandons, after reading all data that has arrived, and
+        close its connection. A response that is then complete counts as completed. Must be called
+        within `on_timer`."""
         self._to_abandon.append((carrier, request))
 
     def _abandon_all(self) -> None:
@@ -184,16 +184,16 @@ class InferenceClient:
                 self._in_flight.abandon(conn)
 
     def preconnect(self, count: int) -> bool:
-        """Connect ahead until there are `count` connections, see `ConnectionPool.preconnect`.
+        """Open connections in advance until there are `count`, see `ConnectionPool.preconnect`.
         Returns False without connecting if each request needs a new connection."""
         return self._in_flight.keeps_connections and self._pool.preconnect(count)
 
     def poll_often(self, is_on: bool) -> None:
-        """Poll at least every `poll_every_ns` from the start of a phase, or stop that at its end.
+        """Poll at least every `poll_every_ns` from the start of a phase; stop at its end.
 
-        A stamp is uncertain by the time since the previous poll. An idle client would poll only
+        A timestamp is uncertain by the time since the previous poll. An idle client would poll only
         when something arrives, and the first token of a slow server would seem uncertain by its
-        whole latency. With regular polls the bound measures how busy the client was, not the
+        whole latency. With regular polls, the bound measures how busy the client was, not the
         server.
         """
         self._is_in_phase = is_on
@@ -201,14 +201,14 @@ class InferenceClient:
         self._pool.reset_connect_failures()
 
     def wake_at(self, wall_ns: int | None) -> None:
-        """Set the time at which `on_timer` is called; None for never."""
+        """Set the time at which `on_timer` is called; None disables it."""
         if wall_ns != self._wake_at_wall_ns:
             self._wake_at_wall_ns = wall_ns
             self._timer.set(wall_ns)
 
     def cancel_in_flight(self, message: str) -> None:
         """Cancel every request in flight and close its connection. Takes several turns of the event
-        loop for many requests, then `on_timer` is called."""
+        loop if there are many requests; then `on_timer` is called."""
         self._to_cut = [conn for conn in self._connections.values() if conn.request is not None]
         self._cut_message = message
         self._cut_some()
@@ -221,8 +221,8 @@ class InferenceClient:
         self._pool.close_sockets()
 
     def hold_back(self) -> None:
-        """Stop reading responses that have begun, until `resume`. Their servers wait when the
-        kernel's buffers are full."""
+        """Stop reading started responses until `resume`. Their servers wait when the kernel's
+        buffers are full."""
         self._reader.hold_back()
 
     def resume(self) -> None:
@@ -300,7 +300,7 @@ class InferenceClient:
         before = monotonic_ns()
         wall = time_ns()
         after = monotonic_ns()
-        # A process may be stopped between two readings, which looks like a step of the clock.
+        # If the process was stopped between two readings, this looks like a step of the clock.
         if after - before >= CLOCK_JUMP_NS // 4:
             return
         gap_ns = wall - before
@@ -310,13 +310,12 @@ class InferenceClient:
                 if conn.request is not None:
                     conn.request.flags |= _CLOCK_JUMP
             self.clock_steps_ns += step_ns
-            self.ended_near_steps += self.last_seq - self._last_seq_at_look
+            self.ended_near_steps += self.last_seq - self._last_seq_at_check
         self._clock_gap_ns = gap_ns
-        self._last_seq_at_look = self.last_seq
+        self._last_seq_at_check = self.last_seq
 
     def expire(self) -> None:
-        """End requests and connects that took too long, and try addresses that are down. Called
-        about every second."""
+        """End timed-out requests and connects, and probe down addresses. Called every second."""
         self._pool.network_times.fold()
         if self._is_in_phase:
             self._pool.probe()
@@ -325,7 +324,7 @@ class InferenceClient:
             return
         target = self._target
         self._read_overdue(started_before_mono_ns=now - target.request_timeout_ns)
-        # Requests that begin later expire later.
+        # Requests that started later expire later.
         next_mono_ns = now + min(target.request_timeout_ns, target.connect_timeout_ns)
         for conn in list(self._connections.values()):
             request = conn.request
@@ -352,8 +351,8 @@ class InferenceClient:
         self._pool.close_sockets()
 
     def _read_overdue(self, *, started_before_mono_ns: int) -> None:
-        """Read what arrived while this process was stopped: its own pause is not a time-out of the
-        server."""
+        """Read the data that arrived while this process was stopped: its own pause is not a timeout
+        of the server."""
         self.run_ready()
         requests = (conn.request for conn in self._connections.values())
         overdue = [
@@ -369,5 +368,5 @@ class InferenceClient:
             self.run_ready()
 
     def flush(self) -> None:
-        """Ship the records that wait for a full batch."""
+        """Ship the records of the incomplete batch."""
         self._records.flush()

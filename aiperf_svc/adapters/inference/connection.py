@@ -1,4 +1,4 @@
-"""Holds the state of one connection of the inference client."""
+"""State of one connection of the inference client."""
 
 import select
 import socket
@@ -68,7 +68,7 @@ if TYPE_CHECKING or compiled is None:
     ConnectionFields = PlainConnectionFields
 else:
     ConnectionFields = compiled.ConnectionFields
-    """The same fields. The compiled steps access them without a look-up by name."""
+    """The same fields. The compiled steps access them without a lookup by name."""
 
 
 class Connection(ConnectionFields):
@@ -95,21 +95,21 @@ class Connection(ConnectionFields):
         self.sock = sock
         self.address = address
         self.epoll = epoll
-        """The set that watches it until it is closed."""
+        """The epoll set that watches it until it is closed."""
         self.fd = sock.fileno()
         self.state = CONNECTING
         self.opened_mono_ns = self.waiting_since_mono_ns = opened_mono_ns
         """Start of the connect, and start of a request's wait for it. The wait starts later if the
-        connection was made ahead of need, and earlier if the request had another connection
+        connection was opened in advance, and earlier if the request had another connection
         before."""
         self.made_in_ns = 0
         """Duration of the connect."""
         self.connect_ns = self.tls_ns = 0
         """How long the first request waited for the connect and for the TLS handshake."""
         self.handshake_rtt_ns = 0
-        """Round trip of the TCP handshake by the kernel; 0 if unknown."""
+        """Round-trip time of the TCP handshake by the kernel; 0 if unknown."""
         self.requests = 0
-        """Requests written on it."""
+        """Number of requests written on it."""
         self.is_used = False
         """Whether a response has ended on it."""
         self.request = None
@@ -122,9 +122,9 @@ class Connection(ConnectionFields):
         self.left = 0
         """Missing bytes of the body, or of the chunk and the line end after it."""
         self.line = b""
-        """The beginning of an incomplete line of the framing."""
+        """The start of an incomplete framing line."""
         self.in_trailers = False
-        """Whether the last chunk has arrived, but not the empty line after it."""
+        """Whether the last chunk has arrived without the empty line after it."""
 
     @property
     def is_open(self) -> bool:
@@ -137,13 +137,13 @@ class Connection(ConnectionFields):
 
     @property
     def may_reuse(self) -> bool:
-        """Return whether another request may follow, as far as the connection itself knows. None
-        may if the response came before the whole request was written."""
+        """Return whether another request may follow, as far as the connection knows. None may
+        follow if the response came before the whole request was written."""
         return self.unsent is None and (self.tls is None or self.tls.may_reuse)
 
     def count_from_wait(self) -> None:
-        """Count connect and handshake from the start of the request's wait: exclude time before it,
-        and include the time of connections that failed before this one."""
+        """Measure connect and handshake from the start of the request's wait. This excludes the
+        time before the wait and includes the time of earlier connections that failed."""
         ahead_ns = self.waiting_since_mono_ns - self.opened_mono_ns
         self.tls_ns -= min(self.tls_ns, max(0, ahead_ns - self.connect_ns))
         self.connect_ns -= min(self.connect_ns, ahead_ns)
@@ -155,7 +155,7 @@ class Connection(ConnectionFields):
         self.is_used = True
 
     def watch_in(self, epoll: select.epoll) -> None:
-        """Move the connection to another set."""
+        """Move the connection to another epoll set."""
         self.epoll.unregister(self.fd)
         self.epoll = epoll
         epoll.register(self.fd, _IN if self.unsent is None else _IN | _OUT)

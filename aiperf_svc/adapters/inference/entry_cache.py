@@ -1,7 +1,7 @@
-"""Holds the dataset at a worker: entries as finished HTTP request bytes, fetched in blocks.
+"""Holds the dataset in a worker: entries as finished HTTP request bytes, fetched in blocks.
 
 A dataset that fits into `CACHE_BYTES` is fetched completely before the run. Credits use a larger
-one in order, so the next blocks are fetched ahead, and dropped when the credits have passed them.
+dataset in order, so the next blocks are fetched in advance and dropped after their last credit.
 """
 
 from array import array
@@ -22,9 +22,9 @@ from aiperf_svc.protocol.messages.dataset import (
 )
 
 CACHE_BYTES = 256 * 2**20
-"""Most request bytes that one worker keeps."""
+"""Maximum request bytes that one worker keeps."""
 AHEAD_BYTES = 8 * 2**20
-"""Request bytes that a worker fetches ahead if the dataset does not fit."""
+"""Request bytes that a worker prefetches if the dataset does not fit."""
 
 
 class Entry:
@@ -41,29 +41,29 @@ class Entry:
     def __init__(
         self, number: int, conversation: Conversation, target: Target, before: bytes
     ) -> None:
-        """All entries begin with the bytes `before`, which are held once."""
+        """All entries start with the bytes `before`, which are stored once."""
         self.number = number
         self.turns = len(conversation.turns)
         self._conversation = conversation
         self._target = target
         if self.turns > 1:
             return
-        # The parts would hold the prompt twice.
+        # The parts would store the prompt twice.
         self._conversation = Conversation("", ())
         only = conversation.turns[0]
         body = conversation.head + only.messages + only.tail
         self.only = PreparedTurn(
             before, target.request(body)[1], number, 0, only.input_tokens, only.requested_tokens
         )
-        """The request of an entry of one turn. A conversation has none."""
+        """The request of an entry with one turn. A conversation has none."""
 
     def prepare(
         self, number: int, history: Sequence[bytes], session_id: bytes, issued: bytes = b""
     ) -> PreparedTurn:
-        """Return a turn of a conversation, with the messages of its `history`, and the header that
-        the target issued for it."""
+        """Return a turn of a conversation with the messages of its `history`, and with the header
+        that the target issued for it."""
         turn = self._conversation.turns[number]
-        # A turn that only has results of tools adds no messages to the history.
+        # A turn with nothing but tool results adds no messages to the history.
         own = (turn.messages,) if turn.messages else ()
         messages = own if turn.is_whole else (*history, *own)
         body = b"%b%b%b" % (self._conversation.head, b",".join(messages), turn.tail)
@@ -90,7 +90,7 @@ class Entry:
 
 
 class TreeEntry(Entry):
-    """A session tree, ready to send: its requests are joined from pieces when they are sent."""
+    """A session tree, ready to send: its requests are assembled when they are sent."""
 
     __slots__ = ("conversation", "first_of_stream", "live", "plans", "target")
 
@@ -101,11 +101,11 @@ class TreeEntry(Entry):
         self.target = target
         self.plans = tuple(turn.plan or PlannedRequest() for turn in conversation.turns)
         self.first_of_stream: dict[int, int] = {}
-        """First request of each stream, which its id is of."""
+        """First request of each stream, which determines the stream's id."""
         for place, plan in enumerate(self.plans):
             self.first_of_stream.setdefault(plan.stream, place)
         self.live: dict[int, list[int]] = {}
-        """The places in `conversation.live` with the response of each request."""
+        """Positions in `conversation.live` of the response of each request."""
         for place, each in enumerate(conversation.live):
             self.live.setdefault(each.request, []).append(place)
 
@@ -119,9 +119,9 @@ class TreeEntry(Entry):
         issued: bytes,
         is_one_token: bool,
     ) -> PreparedTurn:
-        """Return a request, with the live responses in its prompt, by their places in
-        `conversation.live`, and the ids of its agent and of the one that started this, if any. One
-        for a single output token is otherwise the same."""
+        """Return a request, with the live responses in its prompt by their positions in
+        `conversation.live`, and with the ids of its agent and parent agent, if any. With one output
+        token, the request is otherwise the same."""
         turn, pieces = self.conversation.turns[number], self.conversation.pieces
         parts = [
             pieces[each] if each < RESPONSE_PIECE else responses[each - RESPONSE_PIECE]
@@ -153,8 +153,7 @@ class EntryCache:
         request: Callable[[int], None],
         order_of: Callable[[int], EntryOrder | None] = lambda count: None,
     ) -> None:
-        """`order_of` returns the order of a number of entries if it differs from that of the
-        dataset."""
+        """`order_of` returns the order of the entries if it is not the dataset's."""
         self._target = target
         self._order_of = order_of
         self.leaves_length_free = False
@@ -178,12 +177,12 @@ class EntryCache:
 
     @property
     def is_started(self) -> bool:
-        """Return whether the first block, which has the dataset's shape, has arrived."""
+        """Return whether the first block, which describes the dataset, has arrived."""
         return self._block_count > 0
 
     @property
     def is_ready(self) -> bool:
-        """Return whether everything that fits has arrived."""
+        """Return whether all blocks that fit have arrived."""
         return self.is_started and not self._requested
 
     def put(self, block: DatasetBlock) -> None:
@@ -198,7 +197,7 @@ class EntryCache:
                 phase: self._order_of(count) for phase, (_, count) in self._sizes.items()
             }
             if block.is_streamed and not block.conversations[0].streams:
-                # Session trees are begun many at a time.
+                # Many session trees are started at the same time.
                 self._most_bytes = AHEAD_BYTES
         self._requested.discard(block.block)
         if block.block in self._blocks:
@@ -235,7 +234,7 @@ class EntryCache:
                 return
 
     def find(self, phase: int, index: int) -> Entry | None:
-        """Return the entry that a credit sends; None after requesting it if it has not arrived."""
+        """Return the entry that a credit sends; None if it has not arrived, after requesting it."""
         first, count = self._sizes[phase]
         order = self._orders.get(phase)
         number = first + (index % count if order is None else order.entry(index))
@@ -243,7 +242,7 @@ class EntryCache:
             return self._all[number]
         at = bisect_right(self._starts, number) - 1
         if at != self._at:
-            self._go_to(at)
+            self._move_window(at)
         block = self._blocks.get(at)
         if block is None:
             self._ask(at)
@@ -251,15 +250,15 @@ class EntryCache:
         return block[number - self._starts[at]]
 
     def whole(self, phase: int) -> list[Entry] | None:
-        """Return all entries of a phase, where credit `index` sends `whole[index % len(whole)]`.
-        Returns None if some are missing or the order is another one."""
+        """Return all entries of a phase, in which credit `index` sends `whole[index % len(whole)]`.
+        None if some are missing or the phase has another order."""
         if self._all is None or self._orders[phase] is not None:
             return None
         first, count = self._sizes[phase]
         return self._all[first : first + count]
 
-    def _go_to(self, block: int) -> None:
-        """Drop the blocks before the credits, and fetch ahead."""
+    def _move_window(self, block: int) -> None:
+        """Drop the blocks before the credits and prefetch the next ones."""
         self._at = block
         count = self._block_count
         for number in [n for n in self._blocks if (n - block) % count > count // 2]:

@@ -1,7 +1,7 @@
 """Finds the end of a response by the HTTP/1.1 framing, with as little parsing as possible.
 
-Heads and lines with chunk sizes repeat between responses, so their meaning is cached by their
-bytes. After a second of load, finding the end takes a few look-ups.
+Heads and chunk-size lines repeat between responses, so their meaning is cached by their bytes.
+After a second of load, finding the end takes a few lookups.
 """
 
 from typing import Final
@@ -15,9 +15,9 @@ from aiperf_svc.protocol.records import Framing
 MAX_HEAD_BYTES: Final = 65_536
 MAX_CHUNK_LINE: Final = 1_024
 KNOWN_HEADS: Final = 512
-"""Most parsed heads in the cache."""
+"""Maximum number of parsed heads in the cache."""
 KNOWN_SIZES: Final = 4_096
-"""Most lines with chunk sizes in the cache."""
+"""Maximum number of chunk-size lines in the cache."""
 
 
 class HeadTooLarge(ProtocolViolation):
@@ -25,9 +25,9 @@ class HeadTooLarge(ProtocolViolation):
 
 
 class ResponseFraming:
-    """Follows the framing of responses. The state between two reads is in the connection and its
-    request. All methods return the offset just after the response, or None while it is incomplete,
-    and raise ProtocolViolation for bytes that are not HTTP/1.1."""
+    """Follows the framing of responses. The connection and its request hold the state between two
+    reads. All methods return the offset just after the response, or None while it is incomplete.
+    They raise ProtocolViolation for bytes that are not HTTP/1.1."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}

@@ -1,4 +1,4 @@
-"""Translates between HTTP/2 on a connection and HTTP/1.1 behind it, with or without TLS."""
+"""Translates between HTTP/2 on a connection and the client's HTTP/1.1, with or without TLS."""
 
 from collections.abc import Iterable
 
@@ -37,7 +37,7 @@ def new_connection(scheme: str) -> Http2Connection:
 class Http2Stream:
     """Implements `Stream`: `encrypt` takes HTTP/1.1 requests, `decrypted` returns HTTP/1.1
     responses. The handshake ends when the server's settings arrive, so a server without HTTP/2 is
-    found before a request is written."""
+    detected before a request is written."""
 
     __slots__ = ("_http2", "_is_inner_ready", "_problem", "_received", "_tls")
 
@@ -45,12 +45,12 @@ class Http2Stream:
     closed_text = f"closed by the server before its HTTP/2 settings arrived; {REMEDY}"
 
     def __init__(self, tls: TlsStream | None) -> None:
-        """Without `tls`, the server has to expect HTTP/2."""
+        """Without `tls`, the server must expect HTTP/2 (prior knowledge)."""
         self._tls = tls
         self._http2 = new_connection("http" if tls is None else "https")
         self._is_inner_ready = tls is None
         self._received = b""
-        """Bytes received without TLS that are not processed yet."""
+        """Bytes received without TLS and not yet processed."""
         self._problem: StreamProblem | None = None
 
     @property
@@ -88,7 +88,7 @@ class Http2Stream:
             self._tls.receive(data)
 
     def handshake(self) -> bool:
-        """Continue the handshakes of TLS and of HTTP/2. Returns whether they are done."""
+        """Continue the TLS and HTTP/2 handshakes. Returns whether they are done."""
         if self._tls is not None and not self._is_inner_ready:
             if not self._tls.handshake():
                 return False
@@ -102,11 +102,11 @@ class Http2Stream:
         return self._http2.is_ready
 
     def leave_stream(self) -> None:
-        """Reset the stream of a response that is no longer wanted."""
+        """Reset the stream of an unwanted response."""
         self._http2.leave_stream()
 
     def encrypt(self, data: bytes) -> None:
-        """Take a complete request."""
+        """Accept a complete request."""
         self._http2.send(data)
 
     def decrypted(self) -> bytes:

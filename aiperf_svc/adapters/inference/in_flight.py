@@ -1,4 +1,4 @@
-"""Ends requests: records each, frees or drops its connection, and notifies the load generator."""
+"""Ends requests: records them, frees their connections, and notifies the load generator."""
 
 import select
 from collections.abc import Callable
@@ -39,8 +39,8 @@ class RequestsInFlight:
         self.unasked = 0
         """Connections that received bytes without a request."""
         self.previous_poll_wall_ns = time_ns()
-        """Time of the previous poll of the set whose events are being handled. Later bytes had not
-        arrived by then."""
+        """Time of the previous poll of the epoll set whose events are being handled. The bytes now
+        read arrived after it."""
 
     def complete_recorded(self, conn: Connection, request: Request) -> None:
         """End a request whose successful response is recorded; its connection is idle."""
@@ -54,7 +54,7 @@ class RequestsInFlight:
 
     def complete_at_done(self, conn: Connection, free_wall_ns: int) -> None:
         """End a request whose stream is complete but whose framing is not. Its connection drains,
-        unless it cannot carry another request. The user continues at `free_wall_ns`."""
+        unless it cannot carry another request. The user may continue at `free_wall_ns`."""
         self._end(conn, _COMPLETED, ErrorKind.NONE, free_wall_ns, is_done=True)
 
     def free_drained(self, conn: Connection) -> None:
@@ -73,11 +73,11 @@ class RequestsInFlight:
         self._end(conn, _CANCELLED, ErrorKind.NONE, time_ns(), message)
 
     def abandon(self, conn: Connection) -> None:
-        """End a request whose client leaves, and drop its connection."""
+        """End a request that its client abandons, and drop its connection."""
         self._end(conn, _ABANDONED, ErrorKind.NONE, time_ns())
 
     def fail(self, conn: Connection, kind: ErrorKind, message: str) -> None:
-        """Drop a connection. Its request, if there is one, ends with this error."""
+        """Drop a connection. Its request, if any, ends with this error."""
         if conn.request is None:
             self._pool.drop(conn)
         else:
@@ -112,14 +112,14 @@ class RequestsInFlight:
         done_wall_ns = request.end_wall_ns
         end_of_record = done_wall_ns if is_done else end_wall_ns
         if done_wall_ns and outcome != _COMPLETED:
-            # The stream is complete, and later events of its connection do not matter.
+            # The stream is complete, so later events of its connection do not matter.
             outcome, error, message = _COMPLETED, ErrorKind.NONE, ""
             end_of_record = done_wall_ns
         if not request.was_written:
             request.connect_ns, request.tls_ns = conn.connect_ns, conn.tls_ns
         request.end_wall_ns = end_of_record
         self._records.end(request, outcome, int(error), message.encode())
-        # The time from which its user may continue.
+        # The time at which its user may continue.
         request.end_wall_ns = end_wall_ns
         self.count -= 1
         if may_reuse:

@@ -1,6 +1,6 @@
-"""Checks whether anything listens at the target before a load is sent to it.
+"""Checks before the load whether a server listens at the target.
 
-It imports little, so that a command can check before the services have started.
+It imports little, so a command can run the check before the services have started.
 """
 
 import socket
@@ -13,13 +13,13 @@ from aiperf_svc.domain.errors import BenchmarkFailed
 
 REFUSAL_TIMEOUT_S: Final = 1.0
 FamilyAndAddress = tuple[int, Any]
-"""As `socket.socket` and `connect` take them."""
+"""Address family and address, for `socket.socket` and `connect`."""
 
 
 def check_listeners(endpoints: Iterable[Endpoint]) -> str:
-    """Return which URLs of these endpoints refuse a connection, in words; empty if none does. Fail
-    if all do. Nothing is checked if a server may begin to listen later, after a wait or by a hook.
-    Blocks. Raises BenchmarkFailed."""
+    """Return a message with the URLs of these endpoints that refuse a connection; empty if none
+    does. Raise BenchmarkFailed if all do. Nothing is checked if a server may start to listen later,
+    after a wait or a hook. Blocks."""
     endpoints = tuple(endpoints)
     if any(may_begin_to_listen(endpoint) for endpoint in endpoints):
         return ""
@@ -31,13 +31,12 @@ def check_listeners(endpoints: Iterable[Endpoint]) -> str:
 
 
 def may_begin_to_listen(endpoint: Endpoint) -> bool:
-    """Return whether a server may begin to listen later: the run waits for it, or a hook starts
-    it."""
+    """Return whether a server may start to listen later, after a wait or a hook."""
     return bool(endpoint.wait_for_server or endpoint.all_hooks)
 
 
 def nothing_listens(hops: Iterable[str]) -> BenchmarkFailed:
-    """Return the error that nothing listens at any of these URLs."""
+    """Return the error that no server listens at these URLs."""
     return BenchmarkFailed(
         f"nothing listens at {', '.join(hops)}: connection refused; start the server, check the "
         "port of --url, or wait for it (endpoint.wait_for_server, --wait-for-server)"
@@ -45,8 +44,8 @@ def nothing_listens(hops: Iterable[str]) -> BenchmarkFailed:
 
 
 def refuses(addresses: Iterable[FamilyAndAddress]) -> bool:
-    """Return whether every address refuses a connection. Blocks, but not for a silent address,
-    which may only be slow."""
+    """Return whether every address refuses a connection. Blocks, but does not wait for a silent
+    address, which may only be slow."""
     is_asked = False
     for family, address in addresses:
         is_asked = True
@@ -63,7 +62,7 @@ def refuses(addresses: Iterable[FamilyAndAddress]) -> bool:
 
 
 def _addresses(url: str) -> list[FamilyAndAddress]:
-    """Return the addresses of a URL's host; none if the look-up fails, which the run reports."""
+    """Return the addresses of a URL's host; empty if the lookup fails, which the run reports."""
     host, port, _ = address_of(url)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""Runs lm-evaluation-harness as the quality gate of a load: on the same server, at the same
+"""Runs lm-evaluation-harness as the quality gate of a load, against the same server at the same
 concurrency, as a child of the records manager."""
 
 import asyncio
@@ -21,11 +21,11 @@ from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.domain.foreign_text import one_line
 
 _KEPT = 16 * 2**10
-"""Bytes of the program's last output that are kept for an error."""
+"""Length of the end of the program's output that is kept for error messages, in bytes."""
 
 
 def check_lm_eval(config: BenchmarkConfig) -> None:
-    """Raise DatasetError if a config needs lm_eval, and it is not on PATH."""
+    """Raise DatasetError if a config needs lm_eval and it is not on PATH."""
     is_needed = config.quality is not None and config.quality.lm_eval is not None
     if is_needed and shutil.which(lm_eval.PROGRAM) is None:
         raise DatasetError(
@@ -35,7 +35,7 @@ def check_lm_eval(config: BenchmarkConfig) -> None:
 
 
 async def measure_lm_eval(config: BenchmarkConfig) -> tuple[QualityResult, list[Answer]]:
-    """Run the tasks of the config's quality gate. Raises DatasetError if they do not end with a
+    """Run the tasks of the config's quality gate. Raises DatasetError if they do not produce a
     score for each question."""
     quality = config.quality
     assert quality is not None
@@ -65,7 +65,7 @@ def _write(folder: Path, tasks: LmEvalTasks, config: BenchmarkConfig, users: int
 def _environment(folder: Path, config: BenchmarkConfig) -> dict[str, str]:
     found = dict(os.environ)
     if not os.access(found.get("HOME", ""), os.W_OK):
-        # In a pod downloads need another place than the home folder.
+        # In a pod, downloads must not go to the home folder.
         found.setdefault("HF_HOME", str(folder / "huggingface"))
     if config.endpoint.api_key_env:
         found[lm_eval.KEY_VARIABLE] = os.environ.get(config.endpoint.api_key_env, "")
@@ -84,11 +84,11 @@ async def _run(folder: Path, config: BenchmarkConfig, timeout_s: float) -> None:
         start_new_session=True,
     )
     assert process.stdout is not None
-    said = b""
+    tail = b""
     try:
         async with asyncio.timeout(timeout_s):
             while piece := await process.stdout.read(_KEPT):
-                said = (said + piece)[-_KEPT:]
+                tail = (tail + piece)[-_KEPT:]
             code = await process.wait()
     except TimeoutError:
         raise DatasetError(
@@ -99,7 +99,7 @@ async def _run(folder: Path, config: BenchmarkConfig, timeout_s: float) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
     if code:
-        last = one_line(said.decode("utf-8", "replace").strip().rpartition("\n")[2], limit=400)
+        last = one_line(tail.decode("utf-8", "replace").strip().rpartition("\n")[2], limit=400)
         raise DatasetError(f"quality.lm_eval: {lm_eval.PROGRAM} ended with code {code}: {last}")
 
 

@@ -1,4 +1,4 @@
-"""Pools the connections to one target: idle ones, ones made ahead of need, new ones, and probes of
+"""Pools the connections to one target: idle ones, ones opened in advance, new ones, and probes of
 addresses that are down.
 
 Connecting does not block: the descriptor becomes writable in the given epoll set when the attempt
@@ -23,23 +23,23 @@ from aiperf_svc.adapters.inference.tcp_info import NetworkTimes
 from aiperf_svc.core.load.target_addresses import TargetAddress, TargetAddresses
 from aiperf_svc.domain.outcomes import ErrorKind
 
-ROOM_FOR: Final = 65_536
+FD_TABLE_SIZE: Final = 65_536
 """Initial size of the descriptor table: half a megabyte of kernel memory."""
 CONNECTING_AT_ONCE: Final = 256
-"""Most connections made ahead of need at the same time."""
+"""Maximum number of simultaneous connects in advance."""
 
 SO_TIMESTAMPNS: Final = 35
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
 _TIMESPEC: Final = struct.Struct("@ll")
 _STAMPS_START_WITHIN_NS: Final = 200_000_000
-"""Longest wait for the first stamp. A busy machine runs the work item within milliseconds."""
+"""Longest wait for the first timestamp. Even a busy machine needs only milliseconds."""
 _OUT_OF_SOCKETS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
-"""Errors that another address would have too."""
+"""Errors that would occur with any other address too."""
 _OWN_LIMITS: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
 
 class NotConnected(NamedTuple):
-    """Why no connection could be tried."""
+    """Reason why no connection could be tried."""
 
     code: int
     """An errno."""
@@ -47,33 +47,33 @@ class NotConnected(NamedTuple):
 
     @property
     def kind(self) -> ErrorKind:
-        """Return the error of a request that waited for the connection."""
+        """Return the error of a request that waited for a connection."""
         return _error_kind(self.code)
 
 
 class KernelStamps:
-    """Keeps the kernel stamping received packets until `close`.
+    """Keeps the kernel's packet timestamps enabled until `close`.
 
-    The kernel stamps packets only while some socket has `SO_TIMESTAMPNS`. It starts in a work item,
-    microseconds to milliseconds after the first such socket is made, and stops with the last one. A
-    response that arrives in between has no stamp. So this opens a socket first and waits until its
-    packets are stamped.
+    The kernel timestamps packets only while some socket has `SO_TIMESTAMPNS`. It starts to do so in
+    a work item, microseconds to milliseconds after the first such socket is opened, and stops with
+    the last one. A response that arrives in between has no timestamp. So this class opens a socket
+    first and waits until its packets have timestamps.
     """
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.has_started = False
-        """Whether packets are known to be stamped. False if the loopback cannot show it."""
-        with suppress(OSError):  # no IPv4 loopback: reads without a stamp are flagged and counted
+        """Whether packets are known to have timestamps. False if the loopback cannot show it."""
+        with suppress(OSError):  # no IPv4 loopback: reads without a timestamp are counted
             self._wait()
 
     def fileno(self) -> int:
-        """Return the descriptor that keeps the kernel stamping."""
+        """Return the descriptor that keeps timestamps enabled."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Let the kernel stop taking timestamps, unless another socket requests them."""
+        """Let the kernel stop timestamping, unless another socket requests it."""
         self._socket.close()
 
     def _wait(self) -> None:
@@ -88,15 +88,15 @@ class KernelStamps:
             own.send(b"x")
             if select.select([own], [], [], _STAMPS_START_WITHIN_NS / 1e9)[0]:
                 readable = time_ns()
-                # A datagram without a stamp gets the time of the read instead: only a
-                # stamp from before the reading is the kernel's own.
+                # A datagram without a timestamp gets the time of the read instead. Only a timestamp
+                # before the read is the kernel's own.
                 self.has_started = any(
                     _wall_ns(data) <= readable for _, _, data in own.recvmsg(1, 64)[1]
                 )
 
 
 class ConnectionPool:
-    """Makes, lends and drops connections. A caller that takes one from `idle` puts it back."""
+    """Creates, lends and drops connections. A caller that takes one from `idle` returns it."""
 
     def __init__(self, target: Target, epoll: select.epoll) -> None:
         self.addresses = TargetAddresses(target.addresses)
@@ -108,21 +108,21 @@ class ConnectionPool:
         self.closing: list[socket.socket] = []
         """Sockets of dropped connections; see `close_sockets`."""
         self.wanted = 0
-        """Connections that `preconnect` requested; 0 when they exist."""
+        """Number of connections that `preconnect` still has to open."""
         self._spare: list[Connection] = []
-        """Connections made ahead. Those that have become idle or broken are skipped."""
+        """Connections opened in advance. Those that have become idle or broken are skipped."""
         self._connecting = 0
         self._has_refused = False
         self._attempts: deque[Connection] = deque()
-        """Connect attempts, the oldest first. Some have ended."""
+        """Connect attempts, oldest first. Some of them have ended."""
         self._probes: dict[TargetAddress, Connection] = {}
         """The last probe of each address that was down."""
         self.network_times = NetworkTimes()
         self._stamps = KernelStamps()
-        _make_room(self._stamps.fileno())
+        _grow_fd_table(self._stamps.fileno())
 
     def spare_or_new(self) -> Connection | NotConnected:
-        """Return a connecting connection: one made ahead of need, or a new one."""
+        """Return a connecting connection: one opened in advance, or a new one."""
         while self._spare:
             conn = self._spare.pop()
             if conn.is_being_made and (not conn.address.is_down or not self.addresses.has_up):
@@ -131,7 +131,7 @@ class ConnectionPool:
         return self.new()
 
     def new(self) -> Connection | NotConnected:
-        """Begin to connect to the next address that can be tried."""
+        """Start to connect to the next usable address."""
         addresses = self.addresses
         while True:
             made = self._open(addresses.next())
@@ -179,7 +179,7 @@ class ConnectionPool:
             self._refused()
 
     def connect_message(self, address: TargetAddress) -> str:
-        """Return why a request got no connection; this address was tried last."""
+        """Return the reason why a request got no connection; this address was tried last."""
         count = len(self.addresses.in_use)
         message = f"{address.place}: {address.error}"
         if count > 1 and not self.addresses.has_up:
@@ -187,8 +187,7 @@ class ConnectionPool:
         return message
 
     def overdue(self) -> list[Connection]:
-        """Return attempts that take too long, and mark their addresses as down. Each attempt is
-        returned once, and continues."""
+        """Return overdue attempts, each once, and mark their addresses as down."""
         attempts, addresses, now = self._attempts, self.addresses, monotonic_ns()
         waits_ns = addresses.fallback_ns
         found = []
@@ -207,8 +206,7 @@ class ConnectionPool:
         return found
 
     def keep_as_probe(self, conn: Connection) -> None:
-        """Keep an overdue attempt without a request as a probe, unless its address has one
-        already."""
+        """Keep an overdue attempt without a request as a probe, one per address."""
         probe = self._probes.get(conn.address)
         if probe is None or not probe.is_open:
             self._probes[conn.address] = conn
@@ -216,8 +214,8 @@ class ConnectionPool:
             self.drop(conn)
 
     def probe(self) -> None:
-        """Try addresses that are down, by connections without a request. They become idle when
-        connected."""
+        """Probe addresses that are down with connections without a request. They become idle when
+        they are connected."""
         for address in self.addresses.probes(monotonic_ns()):
             before = self._probes.get(address)
             if before is None or before.state != CONNECTING:
@@ -226,17 +224,17 @@ class ConnectionPool:
                     self._probes[address] = made
 
     def requests_by_address(self) -> dict[TargetAddress, int]:
-        """Return the requests written to each address so far. Visits every connection."""
+        """Return the number of requests written to each address so far. Visits every connection."""
         counts = {address: address.requests for address in self.addresses.known}
         for conn in self.by_fd.values():
             counts[conn.address] += conn.requests
         return counts
 
     def preconnect(self, count: int) -> bool:
-        """Connect ahead until there are `count` connections, so that users start with them.
+        """Open connections in advance until there are `count`, so users start with a connection.
 
         Returns False, and does nothing, if a connect has failed since the start of the phase: an
-        unreachable target is not contacted ahead of need.
+        unreachable target is not contacted in advance.
         """
         if self._has_refused:
             return False
@@ -245,8 +243,8 @@ class ConnectionPool:
         return True
 
     def connect_ahead(self) -> None:
-        """Make more of the wanted connections, a few at a time. The loop has other work, and a
-        server's backlog holds only thousands."""
+        """Open some of the missing connections: the loop has other work, and a server's backlog
+        holds only thousands."""
         wanted = self.wanted
         while len(self.by_fd) < wanted and self._connecting < CONNECTING_AT_ONCE:
             made = self.new()
@@ -258,7 +256,7 @@ class ConnectionPool:
             self.wanted = 0
 
     def reset_connect_failures(self) -> None:
-        """Allow connecting ahead again after failures: a phase begins or has ended."""
+        """Allow connecting in advance again after failures, because a phase starts or has ended."""
         self._has_refused = False
 
     def _refused(self) -> None:
@@ -266,8 +264,8 @@ class ConnectionPool:
         self.wanted = 0
 
     def drop(self, conn: Connection) -> None:
-        """Remove a connection. Its socket is closed after the current events, so that no event of
-        this batch can refer to a new connection with the same descriptor."""
+        """Remove a connection. Its socket is closed after the current events, so no event of this
+        batch can refer to a new connection with the same descriptor."""
         if not conn.is_open:
             return
         self.by_fd.pop(conn.fd, None)
@@ -298,7 +296,7 @@ def _error_kind(code: int) -> ErrorKind:
 
 
 def _begin_connect(address: TargetAddress) -> socket.socket:
-    """Create a socket and begin to connect it. Raises OSError."""
+    """Create a socket and start to connect it. Raises OSError."""
     family, socket_address, sources = address.socket_address
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -317,14 +315,14 @@ def _begin_connect(address: TargetAddress) -> socket.socket:
     return sock
 
 
-def _make_room(fd: int) -> None:
-    """Make the kernel's table of this process' descriptors as large as it may get.
+def _grow_fd_table(fd: int) -> None:
+    """Grow the kernel's descriptor table of this process to its maximum size.
 
     The table doubles when it is full. In a process with threads, opening a descriptor then waits
-    until every core has noticed: 10 to 20 ms at 64, 128 and 256 connections, in which no request
-    leaves.
+    until every core has passed a grace period: 10 to 20 ms at 64, 128 and 256 connections, during
+    which no request is sent.
     """
-    highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], ROOM_FOR) - 1
+    highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], FD_TABLE_SIZE) - 1
     with suppress(OSError):  # the descriptor exists, so the table is large enough
         os.close(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest))
 

@@ -15,19 +15,19 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind
 
 LONGEST_HEAD: Final = 65_536
-"""Bytes of a proxy's response to the request for a tunnel."""
+"""Maximum size of a proxy's response to CONNECT, in bytes."""
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 class Route(NamedTuple):
-    """The first hop of connections, and what a proxy there needs."""
+    """The first hop of connections, with the data that a proxy there needs."""
 
     host: str
     port: int
     tunnel: bytes = b""
-    """Request for a tunnel; empty if none is needed."""
+    """Request for a tunnel; empty without a tunnel."""
     origin: str = ""
-    """What precedes the path in a request line; empty without a proxy, or through a tunnel."""
+    """Prefix of the path in a request line; empty without a proxy or through a tunnel."""
     headers: tuple[tuple[str, str], ...] = ()
     """Headers for the proxy in each request."""
 
@@ -39,8 +39,8 @@ class TunnelRefused(StreamProblem):
 
 
 def route_to(endpoint: Endpoint) -> Route:
-    """Return the first hop to `endpoint.url`. Raises ConfigError if the variable with the proxy's
-    user and password is not set."""
+    """Return the first hop to `endpoint.url`. Raises ConfigError if the environment variable with
+    the proxy's user and password is not set."""
     host, port, is_tls = address_of(endpoint.url)
     if endpoint.proxy is None:
         return Route(host, port)
@@ -84,7 +84,7 @@ def after_head(received: bytes) -> bytes | None:
 
 
 class TunnelledStream(TlsStream):
-    """A TLS stream through a tunnel, which it requests from the proxy first."""
+    """A TLS stream through a tunnel, which it first requests from the proxy."""
 
     __slots__ = ("_head", "_problem", "_request")
 
@@ -102,7 +102,7 @@ class TunnelledStream(TlsStream):
         return ErrorKind.CONNECT, "timed out before the proxy opened a tunnel to the server"
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the proxy's response, or encrypted bytes of the server."""
+        """Receive bytes of the proxy's response, or encrypted bytes of the server."""
         if self._head is None:
             super().receive(data)
             return
@@ -123,7 +123,7 @@ class TunnelledStream(TlsStream):
         return self._head is None and super().handshake()
 
     def to_send(self) -> bytes:
-        """Return the request for the tunnel, and later encrypted bytes."""
+        """Return the request for the tunnel, and afterwards encrypted bytes."""
         if self._request:
             request, self._request = self._request, b""
             return request

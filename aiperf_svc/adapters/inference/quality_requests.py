@@ -1,5 +1,5 @@
-"""Asks the questions of a quality gate: greedy unless the config has a temperature, to the natural
-end, at the concurrency of the load, each on a connection of its own."""
+"""Asks the questions of a quality gate at the concurrency of the load, each on its own connection.
+Decoding is greedy unless the config sets a temperature, and responses are not cut."""
 
 import asyncio
 import hashlib
@@ -27,9 +27,9 @@ from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.domain.foreign_text import one_line
 
 OPEN_LOOP_CONCURRENCY = 16
-"""Questions at a time after a load that has no number of users."""
+"""Concurrency after a load without a number of users."""
 MOST_BYTES = 256 * 2**20
-"""Largest file of questions."""
+"""Maximum size of a file of questions."""
 _GREEDY = {"temperature": 0}
 
 
@@ -39,8 +39,8 @@ class Gate(NamedTuple):
 
 
 def read_gate(config: BenchmarkConfig) -> Gate:
-    """Read and check the questions of a config with a quality gate. Raises DatasetError that names
-    the file and the line, or the key."""
+    """Read and check the questions of a config with a quality gate. Raises DatasetError with the
+    file and line, or the key."""
     quality = config.quality
     assert quality is not None
     assert quality.file is not None
@@ -65,8 +65,8 @@ def read_gate(config: BenchmarkConfig) -> Gate:
 
 
 def check_gate(config: BenchmarkConfig) -> None:
-    """Read the questions of a config, if it has a file of them: where the records manager runs, it
-    may be another file than that of the user. Raises DatasetError as `read_gate` does."""
+    """Read the questions of a config, if it has a file of them: the records manager may see another
+    file than the user. Raises DatasetError like `read_gate`."""
     if config.quality is not None and config.quality.file is not None:
         read_gate(config)
 
@@ -77,7 +77,7 @@ async def measure_quality(
     """Ask the questions of the config's quality gate and grade the answers. Raises DatasetError."""
     quality = config.quality
     assert quality is not None
-    # A whole response, on the path of requests that do not stream.
+    # A complete response, from the path for requests that do not stream.
     plain = config.endpoint.model_copy(update={"streaming": False})
     config = config.model_copy(update={"endpoint": plain})
     gate = await asyncio.to_thread(read_gate, config)
@@ -97,7 +97,7 @@ async def measure_quality(
 
 
 def gate_concurrency(config: BenchmarkConfig) -> int:
-    """Return how many questions are asked at a time."""
+    """Return the number of questions that are asked concurrently."""
     load = config.load
     return OPEN_LOOP_CONCURRENCY if load.is_open_loop else load.concurrency or 1
 
@@ -140,11 +140,11 @@ async def _ask(
     config: BenchmarkConfig, target: Target, question: Question, empty: Answer, request_id: str
 ) -> Answer:
     endpoint = endpoint_of(config.endpoint)
-    asked = _body(config, question)
+    request_body = _body(config, question)
     begun = monotonic()
     try:
         status, body = await ask_with_body(
-            target, asked, request_id, timeout_s=config.endpoint.request_timeout / 1e9
+            target, request_body, request_id, timeout_s=config.endpoint.request_timeout / 1e9
         )
         if status >= 300:
             return replace(empty, error=one_line(f"status {status}: {error_message(body)}"))
@@ -170,11 +170,11 @@ async def _ask(
 
 
 def _body(config: BenchmarkConfig, question: Question) -> bytes:
-    """Return the body of a question's request. Raises ValueError if the API cannot ask it."""
+    """Return the body of a question's request. Raises ValueError if the API does not support it."""
     options = config.endpoint
     extra = _GREEDY | options.natural_inputs
     if config.quality is not None and config.quality.logprobs:
-        # Completions take a number of alternatives, chat whether they are wanted.
+        # Completions take the number of alternatives, chat completions a boolean.
         extra = extra | {"logprobs": True if options.type is EndpointType.CHAT else 1}
     if question.tools:
         api = CONVERSATIONS.get(options.type)
@@ -211,8 +211,8 @@ _decode_answered = msgspec.json.Decoder(_Answered).decode
 
 
 def tokens_of(body: bytes) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Return the tokens of the first choice of a response of chat or completions, with their log
-    probabilities; nothing if it does not state them."""
+    """Return the tokens of the first choice of a completions or chat response with their log
+    probabilities; empty if the response has none."""
     try:
         choices = decode_valid(_decode_answered, body).choices
     except MalformedResponse:

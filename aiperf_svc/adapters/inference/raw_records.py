@@ -1,8 +1,8 @@
 """Packs the client's data of each request into raw records: rows and raw bytes.
 
-The bytes of a response collect in its request and leave in fragments, so that a connection with a
-long response stays small. The fragments of all connections share a batch. It leaves when it is full
-or at the next housekeeping tick.
+A response's bytes are collected in its request and shipped in fragments, so a connection with a
+long response needs little memory. The fragments of all connections share a batch. A batch is
+shipped when it is full or at the next housekeeping tick.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from aiperf_svc.protocol.records import FRAGMENT, READ, Flag
 
 BATCH_BYTES: Final = 262_144
 BATCH_FRAGMENTS: Final = 512
-"""A batch leaves when it has either."""
+"""A batch is shipped when it reaches either limit."""
 
 _pack_fragment, _pack_read = FRAGMENT.pack, READ.pack
 _READ_BYTES: Final = READ.size
@@ -23,17 +23,17 @@ _COMPLETED, _FINAL = int(Outcome.COMPLETED), int(Flag.FINAL)
 
 
 class RawRecords:
-    """Packs requests; `on_batch(fragments, reads, bodies, last_seq)` takes a finished batch."""
+    """Packs requests; `on_batch(fragments, reads, bodies, last_seq)` receives a finished batch."""
 
     def __init__(self, on_batch: Callable[[bytes, bytes, bytes, int], None]) -> None:
         self._on_batch = on_batch
         self.fragments = bytearray()
         self.reads = bytearray()
         self.bodies = bytearray()
-        """Code that appends to these three directly, as a compiled read does, calls
+        """Code that appends directly to these three, as a compiled read does, must call
         `flush_if_full`."""
         self.last_seq = 0
-        """Number of the last ended request."""
+        """Number of the last request that has ended."""
 
     def add_read(
         self, request: Request, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
@@ -55,9 +55,9 @@ class RawRecords:
     def add_whole(
         self, request: Request, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
     ) -> None:
-        """Add a successful response that came in one read, with the same result as `add_read` and
-        `end`. Nearly all responses that are short enough for the client's speed to matter are of
-        this kind."""
+        """Add a successful response that arrived in one read, with the same result as `add_read`
+        and `end`. Nearly all responses are of this kind if they are so short that the client's
+        speed matters."""
         if request.kept is not None:
             request.kept += data
         self.last_seq = seq = self.last_seq + 1

@@ -1,7 +1,7 @@
-"""Holds one request, from its bytes to the end of its response.
+"""One request, from its bytes to the end of its response.
 
-The load generator makes it, a connection carries it, and its end is its record. A request that is
-retried, or moves to another address, remains the same object on another connection.
+The load generator creates it, a connection carries it, and a record is written when it ends. A
+request that is retried or moves to another address stays the same object on another connection.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +21,7 @@ class PreparedTurn(NamedTuple):
     """One turn of a dataset entry, ready to send."""
 
     before: bytes
-    """HTTP bytes before the value of the `X-Request-Id`."""
+    """HTTP bytes before the value of `X-Request-Id`."""
     after: bytes
     """HTTP bytes after it."""
     entry: int
@@ -125,22 +125,22 @@ if TYPE_CHECKING or compiled is None:
     RequestFields = PlainRequestFields
 else:
     RequestFields = compiled.RequestFields
-    """The same fields. The compiled steps access them without a look-up by name."""
+    """The same fields. The compiled steps access them without a lookup by name."""
 
 
 class Request(RequestFields):
     """One request, with the state and the unshipped bytes of its response.
 
-    It is made from a prepared turn, the prefix of its `X-Request-Id` (which the index of its credit
+    It is created from a prepared turn, the prefix of its `X-Request-Id` (which its credit's index
     completes), its phase, that index, its due time, and its flags. `session` is for the caller.
-    With several targets, `target` is that of the conversation. If `kept` is a bytearray, the raw
-    response is collected in it.
+    With several targets, `target` is the target of the conversation. If `kept` is a bytearray, the
+    raw response is collected in it.
 
-    Times are 0 until they are known. `payload` holds the bytes to write until the response begins.
-    From then on the request cannot be written again, and the bytes are freed, since prompts would
+    Times are 0 until they are known. `payload` holds the bytes to write until the response starts.
+    After that the request cannot be written again, and the bytes are freed, because prompts would
     be most of the memory of open connections. `buffer` and `read_rows` hold received data that has
-    not left for the record: bytes after one read, a bytearray after more. `part` counts the parts
-    that have left, `moves` the addresses that did not accept the request.
+    not been shipped: bytes after one read, a bytearray after more. `part` counts the shipped parts,
+    `moves` the addresses that did not accept the request.
     """
 
     __slots__ = ()
@@ -151,7 +151,7 @@ class Request(RequestFields):
         return self.write_wall_ns != 0
 
     def start_over(self, request_id: int) -> None:
-        """Prepare a request without a byte of a response for another connection."""
+        """Prepare a request that has received no byte of a response for another connection."""
         self.request_id = request_id
         self.flags = (self.flags | _RETRIED) & ~_REUSED
         self.write_wall_ns = self.sent_wall_ns = self.connect_ns = self.tls_ns = 0

@@ -1,8 +1,8 @@
 """Writes requests: assigns connections, sets up TLS, writes, and retries.
 
-A request gets an idle connection or a new one, and is written as soon as that is ready. Until its
-first byte is written, it may move to another address. If the connection breaks just after the
-write, it may be sent again (`tcp_info.race_window_ns`).
+A request gets an idle connection or a new one, and is written as soon as the connection is ready.
+Until its first byte is written, it may move to another address. If the connection breaks just after
+the write, the request may be sent again (`tcp_info.race_window_ns`).
 """
 
 import select
@@ -18,8 +18,8 @@ from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.adapters.inference.stamped_reads import (
     begin,
-    has_unasked,
     has_unread,
+    has_unrequested,
     stamp_start,
     write_request,
 )
@@ -55,12 +55,12 @@ class RequestWriter:
         self._idle = pool.idle
         self._last_id = first_id
         self.requests_sent = 0
-        """Requests written, including retries."""
+        """Number of requests written, including retries."""
         self.retries = 0
-        """Retries."""
+        """Number of retries."""
 
     def send(self, request: Request) -> Connection | None:
-        """Write a request on an idle connection, or on a new one when that is ready. Returns the
+        """Write a request on an idle connection, or on a new one when it is ready. Returns the
         connection; None if the request has ended without one."""
         self._last_id = request.request_id = self._last_id + 1
         self._in_flight.count += 1
@@ -68,11 +68,11 @@ class RequestWriter:
         while idle:
             conn = idle.pop()
             if conn.state != IDLE:
-                continue  # the server has closed it since, maybe with many others
-            # Over HTTP/2, bytes between two responses belong to none.
+                continue  # the server has closed it since, possibly with many others
+            # Over HTTP/2, bytes between two responses belong to neither.
             if self._is_http2 or not has_unread(conn):
                 break
-            self._in_flight.unasked += has_unasked(conn)
+            self._in_flight.unasked += has_unrequested(conn)
             self._pool.drop(conn)
         else:
             made = self._pool.spare_or_new()
@@ -119,7 +119,7 @@ class RequestWriter:
             self._in_flight.fail(conn, kind, self._pool.connect_message(conn.address))
 
     def move(self, conn: Connection, request: Request) -> None:
-        """Move a request that is not written yet from its connection to a new one."""
+        """Move an unwritten request from its connection to a new one."""
         conn.request = None
         request.moves += 1
         self._assign(request, self._pool.new(), since_mono_ns=conn.waiting_since_mono_ns)
@@ -147,7 +147,7 @@ class RequestWriter:
         return tls
 
     def handshake(self, conn: Connection, tls: Stream) -> None:
-        """Continue the handshake of TLS, of HTTP/2, or of both."""
+        """Continue the handshake of TLS, HTTP/2, or both."""
         try:
             is_done = tls.handshake()
         except ssl.SSLError as error:
@@ -170,7 +170,7 @@ class RequestWriter:
             conn.count_from_wait()
             self._write(conn, conn.request)
         else:
-            # Made ahead of need: no request waits for it.
+            # Opened in advance: no request waits for it.
             conn.connect_ns = conn.tls_ns = 0
             self._idle.append(conn)
 
@@ -221,7 +221,7 @@ class RequestWriter:
         return conn.is_open and conn.may_reuse
 
     def send_pending(self, conn: Connection, tls: Stream) -> None:
-        """Send what a read requires, such as a further part of the request."""
+        """Send data that a read requires, such as another part of the request."""
         was_sending = tls.is_sending
         self._send_encrypted(conn, tls)
         if was_sending and not tls.is_sending and conn.request is not None:
@@ -264,8 +264,8 @@ class RequestWriter:
             self._in_flight.fail(conn, ErrorKind.NO_RESPONSE, text)
 
     def broken(self, conn: Connection, problem: StreamProblem) -> None:
-        """Handle a connection that cannot carry more. A request that the server reports as not
-        processed is retried once."""
+        """Handle a connection that cannot carry more requests. A request that the server reports as
+        unprocessed is retried once."""
         request = conn.request
         if (
             request is not None
@@ -278,8 +278,8 @@ class RequestWriter:
             self._in_flight.fail(conn, problem.kind, problem.args[0])
 
     def _may_have_crossed(self, conn: Connection, request: Request) -> bool:
-        """Return whether the server may have closed the idle connection while the request was on
-        its way for the first time."""
+        """Return whether the server may have closed the idle connection while the request was in
+        transit for the first time."""
         if not conn.is_used or request.flags & _RETRIED:
             return False
         # The close arrived after the previous poll. Our own delay since then is not the server's.

@@ -1,8 +1,8 @@
 """Resolves the target for the hot path: its addresses, a TLS context, and the bytes around each
 body.
 
-The name is looked up before the run, and again when connections fail, in a thread. A look-up for
-each connection would measure the resolver.
+The name is looked up before the run, and again in a thread when connections fail. A lookup for each
+connection would measure the resolver.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from aiperf_svc.domain.json_objects import Json
 
 USER_AGENT = "aiperf-svc"
 PORTS_IN_USE = 0.25
-"""Share of the local port range to use from one address. For outgoing connections the kernel tries
-every other port first, one by one. With half of the range in use it checks all of those before each
-connection, which takes milliseconds."""
+"""Share of the ephemeral port range to use from one address. For outgoing connections, the kernel
+first tries every other port, one by one. With half of the range in use it checks all of those
+before each connection, which takes milliseconds."""
 
 
 SESSION_ID = b"\0"
@@ -44,38 +44,38 @@ GetAddrInfo = Callable[..., list[Any]]
 
 
 class Target(NamedTuple):
-    """Where requests go, and what all of them have in common."""
+    """The destination and the common parts of all requests."""
 
     addresses: tuple[SocketAddress, ...]
-    """All addresses of the name, in the order of the look-up."""
+    """All addresses of the name, in the resolver's order."""
     tls_context: ssl.SSLContext | None
     server_name: str
     request_timeout_ns: int
     connect_timeout_ns: int
     keep_alive: bool
     head: bytes
-    """Request line and headers without `X-Request-Id` and `Content-Length`, which differ."""
+    """Request line and headers, except `X-Request-Id` and `Content-Length`, which vary."""
     route: Route = Route("", 0)
     """First hop of connections."""
     is_http2: bool = False
     session_head: bytes = b""
-    """Headers of a conversation's requests, with `SESSION_ID` in the place of its id."""
+    """Headers of a conversation's requests, with `SESSION_ID` as a placeholder for its id."""
     parent_session_head: bytes = b""
-    """Headers of a subagent's requests, with `SESSION_ID` in the place of its parent's id."""
+    """Headers of a subagent's requests, with `SESSION_ID` as a placeholder for its parent's id."""
     session_members: bytes = b""
-    """Members that the bodies of these requests begin with, each with a comma after it."""
+    """Members at the start of these requests' bodies, each followed by a comma."""
 
     def request(self, body: bytes, ids: bytes = b"") -> tuple[bytes, bytes]:
         """Return the HTTP bytes of a request before and after the value of its `X-Request-Id`.
-        `ids` are headers behind the common head, which another target replaces."""
+        `ids` are headers after the common head. Another target replaces them."""
         before = self.head + ids + b"X-Request-Id: "
         return before, b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
     def session_request(
         self, body: bytes, session_id: bytes, parent_id: bytes = b"", issued: bytes = b""
     ) -> tuple[bytes, bytes]:
-        """Return these bytes of a request of the conversation with this id, started by the agent
-        with the id of the parent if there is one. `issued` is a header that the target issued."""
+        """Return these bytes for a request of the conversation with this id, and with its parent's
+        id if an agent started it. `issued` is a header that the target issued."""
         if self.session_members:
             body = b"{" + self.session_members.replace(SESSION_ID, session_id) + body[1:]
         ids = self.session_head.replace(SESSION_ID, session_id)
@@ -85,10 +85,10 @@ class Target(NamedTuple):
 
 
 def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:
-    """Return the target of `config`. Blocks for the look-up of its name.
+    """Return the target of `config`. Blocks while it looks up the name.
 
-    Raises ConfigError if the name has no address, the CA file cannot be read, or the variable with
-    the API key is not set.
+    Raises ConfigError if the name has no address, the CA file cannot be read, or the environment
+    variable with the API key is not set.
     """
     endpoint = config.endpoint
     host, _, is_https = address_of(endpoint.url)
@@ -115,8 +115,8 @@ def _id_headers(names: Sequence[str]) -> bytes:
 
 
 def session_members(paths: Sequence[str]) -> bytes:
-    """Return the members of a JSON object that hold a conversation's id, with a comma after each:
-    of `user` and `a.b`, those of `"user":…,"a":{"b":…},`. They are empty without paths."""
+    """Return the members of a JSON object that hold a conversation's id, each followed by a comma:
+    for `user` and `a.b` it is `"user":…,"a":{"b":…},`. Empty without paths."""
     members: Json = {}
     for path in paths:
         *parents, name = path.split(".")
@@ -129,14 +129,14 @@ def session_members(paths: Sequence[str]) -> bytes:
 
 
 def at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:
-    """Return the config of the one URL among several."""
+    """Return the config for one of several URLs."""
     endpoint = config.endpoint.model_copy(update={"url": url, "urls": ()})
     return config.model_copy(update={"endpoint": endpoint})
 
 
 def tls_context(tls: Tls, *, is_http2: bool = False) -> ssl.SSLContext:
     """Return the TLS context, which decides whether a server's certificate is accepted. Raises
-    ConfigError if the authorities to trust cannot be read."""
+    ConfigError if the trusted authorities cannot be read."""
     try:
         context = ssl.create_default_context(cafile=tls.ca_file, cadata=tls.ca)
     except ssl.SSLError as error:
@@ -162,8 +162,8 @@ def look_up(
 ) -> tuple[SocketAddress, ...]:
     """Return the current addresses of the target's name. Blocks.
 
-    An address is left out if all of `endpoint.source_addresses` are of the other IP version. Raises
-    ConfigError if none remains.
+    An address is left out if all of `endpoint.source_addresses` have the other IP version. Raises
+    ConfigError if no address remains.
     """
     endpoint = config.endpoint
     host, port = route_to(endpoint)[:2]
@@ -197,8 +197,8 @@ def look_up(
 
 
 async def look_up_apart(config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
-    """Call `look_up` in a daemon thread: the end of the process does not wait for a resolver that
-    does not respond. Raises ConfigError."""
+    """Call `look_up` in a daemon thread, so a resolver that does not respond cannot delay the end
+    of the process. Raises ConfigError."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[tuple[SocketAddress, ...]] = loop.create_future()
 
@@ -225,7 +225,7 @@ async def look_up_apart(config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
 
 def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> tuple[str, ...]:
     """Return source addresses for a number of connections to a server on this machine; empty if the
-    default one suffices. All of 127.0.0.0/8 belongs to this machine."""
+    default address suffices. All of 127.0.0.0/8 belongs to this machine."""
     each = max(1, math.floor((ports[1] - ports[0] + 1) * PORTS_IN_USE))
     count = math.ceil(connections / each)
     if count <= 1 or not target.startswith("127."):
@@ -234,8 +234,8 @@ def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> t
 
 
 def path_with_key(path: str, endpoint: Endpoint) -> str:
-    """Return the path with the API key in its query, if that is its place. Raises ConfigError if
-    the variable with the key is not set."""
+    """Return the path, with the API key in its query if configured there. Raises ConfigError if the
+    environment variable with the key is not set."""
     if not endpoint.api_key_env or not (endpoint.api_key_header or "").startswith("?"):
         return path
     query = urlencode({str(endpoint.api_key_header)[1:]: _api_key(endpoint.api_key_env)})
@@ -249,8 +249,8 @@ def _api_key(variable: str) -> str:
 
 
 def head_of(config: BenchmarkConfig) -> bytes:
-    """Return the request line and the headers of a request. Raises ConfigError if the variable with
-    the API key is not set."""
+    """Return the request line and the headers of a request. Raises ConfigError if the environment
+    variable with the API key is not set."""
     endpoint = config.endpoint
     url = urlsplit(endpoint.url)
     host = url.netloc.rpartition("@")[2]

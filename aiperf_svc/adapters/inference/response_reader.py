@@ -1,14 +1,15 @@
 """Reads sockets in the order of their urgency, and finds the end of each response.
 
 Sockets are in two epoll sets, and one wake-up of the event loop reads every readable socket. The
-event loop watches the first set. It contains the sockets whose response has not begun or has just
-begun, the timers, and the second set. The second set contains the sockets in the middle of a
+event loop watches the first set. It contains the sockets whose response has not started or has just
+started, the timers, and the second set. The second set contains the sockets in the middle of a
 response. While it is read, the first set is polled every few reads. So under load, a first token or
-a due request waits for a few reads and not for all of them. Only chunks in the middle of streams
+a due request waits for a few reads instead of all of them. Only chunks in the middle of streams
 wait longer, which affects neither the time to the first token nor the time to the last one.
 
-A poll also bounds the error of a stamp: segments that wait unread merge and keep the newest stamp.
-Therefore each read records the time of the previous poll, when this socket had nothing to read.
+A poll also bounds the error of a timestamp: segments that wait unread merge and keep the newest
+timestamp. Therefore each read records the time of the previous poll, when this socket had nothing
+to read.
 """
 
 import select
@@ -53,20 +54,19 @@ from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import Flag, Framing
 
 LAYOUTS_PER_TICK: Final = 32
-"""Layouts of responses learned between two housekeeping ticks. If lengths rarely repeat, learning
-costs more than it saves."""
+"""Maximum number of response layouts learned between two housekeeping ticks. If lengths rarely
+repeat, learning costs more than it saves."""
 READS_AT_ONCE: Final = 16
-"""Reads in one step, which takes a tenth of a millisecond. Between two steps in the second set, the
-first set is polled."""
+"""Number of reads in one step, which takes a tenth of a millisecond. Between two steps in the
+second set, the first set is polled."""
 MAX_EVENTS: Final = 65_536
-"""One poll must return everything that is ready, or the previous poll would not bound a stamp."""
+"""One poll must return all ready descriptors, or the previous poll would not bound a timestamp."""
 
 FIRST_DONE_WAIT_NS: Final = 5_000_000
-"""How long a response waits for the end of its framing after `[DONE]`, while nothing is known of
-the server. Most servers send both at the same moment."""
+"""How long a response waits for the end of its framing after `[DONE]`, until the server's behaviour
+is known. Most servers send both at the same time."""
 DONE_WAIT_NS: Final = 100_000_000
-"""The same for a server known to end its framings. After this time the end is no longer
-expected."""
+"""The same for a server that is known to end its framing; then it is no longer expected."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _UNSTAMPED, _STREAMED = int(Flag.UNSTAMPED), int(Flag.STREAMED)
@@ -98,18 +98,17 @@ class ResponseReader:
         self._epoll.register(self._bodies_fd, _IN)
         self._framing = ResponseFraming()
         self._layouts: dict[int, Layout] = {}
-        """Layouts by the length of a response that came in one read."""
+        """Layouts by the length of a response that arrived in one read."""
         self._layouts_left = LAYOUTS_PER_TICK
         self._has_bodies = False
         """Whether the last poll of the first set reported the second set as readable."""
         self._polled = self._bodies_polled = time_ns()
         self._first_reads_bytes = FIRST_READS_BYTES
-        """Bytes of read rows at which a connection moves to the second set."""
+        """Size of read rows, in bytes, at which a connection moves to the second set."""
         self._done: list[tuple[Connection, Request]] = []
-        """Streams whose `[DONE]` has arrived, but not the end of their framing."""
+        """Streams whose `[DONE]` has arrived without the end of their framing."""
         self._done_wait_ns = FIRST_DONE_WAIT_NS
-        """How long such a request waits; 0 if the server is known to send nothing after
-        `[DONE]`."""
+        """How long such a request waits; 0 if the server sends nothing after `[DONE]`."""
         self._draining: dict[Connection, Request] = {}
         """Connections whose requests have stopped waiting, with these requests."""
         self._is_held_back = False
@@ -118,16 +117,15 @@ class ResponseReader:
         self._held_back_ns = 0
 
     def close(self) -> None:
-        """Release the second set."""
+        """Close the second set."""
         self._bodies.close()
 
     def reset_layout_budget(self) -> None:
-        """Allow further layouts to be learned. Called at each housekeeping tick."""
+        """Allow more layouts to be learned. Called at each housekeeping tick."""
         self._layouts_left = LAYOUTS_PER_TICK
 
     def end_done(self) -> None:
-        """End the requests whose framing has not ended in time after `[DONE]`. Called at each
-        tick."""
+        """End the requests whose framing did not end in time after `[DONE]`. Called per tick."""
         waiting, self._done = self._done, []
         overdue_wall_ns = time_ns() - self._done_wait_ns
         for conn, request in waiting:
@@ -164,7 +162,7 @@ class ResponseReader:
         return self._held_back_ns + now
 
     def hold_back(self) -> None:
-        """Stop reading responses that have begun, until `resume`."""
+        """Stop reading started responses until `resume`."""
         self._is_held_back = True
         self._held_since_mono_ns = monotonic_ns()
         self._polled_before_hold = self._bodies_polled
@@ -179,7 +177,7 @@ class ResponseReader:
         self._held_back_ns = self.held_back_ns
         self._is_held_back = False
         self._first_reads_bytes = FIRST_READS_BYTES
-        # Bytes since then may have arrived at any time since then.
+        # Bytes received since then may have arrived at any time in between.
         self._bodies_polled = self._polled_before_hold
         self._epoll.register(self._bodies_fd, _IN)
 
@@ -268,7 +266,7 @@ class ResponseReader:
 
     def _take_encrypted(self, conn: Connection, tls: Stream, read: Read) -> None:
         """Decrypt a read, process it, and send the reply that it requires. `close_notify` ends a
-        response: the server may leave its socket open for a long time."""
+        response: the server may keep its socket open for a long time."""
         data, stamp, now = read
         if data:
             tls.receive(data)
@@ -323,7 +321,7 @@ class ResponseReader:
         except ProtocolViolation as error:
             if (
                 not request.end_wall_ns
-            ):  # else the stream is complete, and these bytes are not part of it
+            ):  # otherwise the stream is complete, and these bytes are not part of it
                 self._records.add_read(request, data, stamp, previous_poll, now)
             if isinstance(error, HeadTooLarge):
                 self._in_flight.fail(conn, ErrorKind.TOO_LARGE, str(error))
@@ -338,7 +336,7 @@ class ResponseReader:
             if conn.request is request:
                 self._limit(conn, request)
             return
-        # Bytes after the response: nothing that follows on this connection can be trusted.
+        # Bytes after the response: the rest of this connection cannot be trusted.
         may_reuse = conn.keep_alive and conn.may_reuse and end == len(data)
         may_reuse = may_reuse and self._in_flight.keeps_connections
         self._in_flight.unasked += end < len(data)
@@ -360,7 +358,7 @@ class ResponseReader:
             return framing.end_of_body(conn, request, data, 0)
         if request.buffer is None:
             return framing.take_head(conn, request, data, stamp_wall_ns)
-        # The head arrived in parts.
+        # The head arrived in several parts.
         before = bytes(request.buffer)
         end = framing.take_head(conn, request, before + data, stamp_wall_ns)
         return None if end is None else end - len(before)
@@ -444,7 +442,7 @@ class ResponseReader:
         self._in_flight.complete_recorded(conn, request)
 
     def _take_close(self, conn: Connection, request: Request, now: int) -> None:
-        """Handle a close by the server, which may be the end of a body."""
+        """Handle a close by the server, which may mark the end of a body."""
         if conn.state != BODY or request.framing != Framing.UNTIL_CLOSE:
             self._writer.disconnected(conn, ErrorKind.DISCONNECTED, "closed by the server")
         elif request.status >= 400:

@@ -1,7 +1,8 @@
-"""Sends requests to several targets, with a client for each, behind the interface of one client.
+"""Sends requests to several targets through the interface of one client, with a client for each
+target.
 
-The number that a worker gives a request contains its target in the upper bits. All turns of a
-conversation go to one target. A worker with one target uses its client directly.
+The upper bits of a request's number contain its target. All turns of a conversation go to one
+target. A worker with one target uses its client directly.
 """
 
 import select
@@ -35,7 +36,7 @@ class SeveralTargets:
         on_part: Callable[[Request], None] | None = None,
     ) -> None:
         """The target of a request is its index plus `shift`, or with `per_user` the number of its
-        entry plus `shift`. With `least_in_flight` this target is preferred among equals."""
+        entry plus `shift`. With `least_in_flight`, this target breaks ties."""
         records = RawRecords(on_batch)
         self._is_per_user = strategy == "per_user"
         self._is_least_in_flight = strategy == "least_in_flight"
@@ -65,7 +66,7 @@ class SeveralTargets:
         return self._epoll.fileno()
 
     def address_uses(self) -> tuple[AddressUse, ...]:
-        """Return the use of each address so far. An address of several targets is counted once."""
+        """Return how each address has been used so far. A shared address counts once."""
         return add_up(use for part in self.parts for use in part.address_uses())
 
     @property
@@ -122,8 +123,8 @@ class SeveralTargets:
                 part.abandon(carrier, request)
 
     def _least_in_flight(self, request: Request, in_turn: int) -> int:
-        """Return the target with the fewest requests in flight, and among equals the next one in
-        turn. A target that is down has none in flight and would get all requests. It gets only its
+        """Return the target with the fewest requests in flight; the next one in turn breaks ties. A
+        target that is down has no requests in flight and would get all of them, so it gets only its
         turns."""
         session = request.session
         if session is None:
@@ -144,7 +145,7 @@ class SeveralTargets:
         )
 
     def preconnect(self, count: int) -> bool:
-        """Connect ahead until there are `count` connections, the same number for each target."""
+        """Open connections in advance until there are `count`, the same number for each target."""
         each = -(-count // self._count)
         made = [part.preconnect(each) for part in self.parts]
         return all(made)

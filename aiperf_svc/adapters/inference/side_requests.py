@@ -1,8 +1,8 @@
 """Requests to the target that are not part of the load: readiness checks, the probe of a forced
 output length, and hooks.
 
-Each is sent on a connection of its own, in the target's version of HTTP and through its proxy, and
-is never repeated, since a repeated hook could start the server's profiler twice.
+Each is sent on its own connection, with the target's HTTP version and through its proxy. It is
+never retried, because a repeated hook could start the server's profiler twice.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ NEXT_ADDRESS_S: Final = 0.25
 """Time after which the next address of a name is tried too (RFC 8305)."""
 PAGE_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 60.0
-"""The first request to a model may compile a part of it."""
+"""Timeout of the first request to a model, which may trigger a compilation."""
 _MAX_BYTES: Final = 1 << 20
-"""Largest response that is read."""
+"""Maximum size of a response."""
 _READ_BYTES: Final = 65_536
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _READY_PROMPT: Final = Prompt(texts=("Hi",), passages=("Hi",), output_tokens=1)
@@ -61,13 +61,13 @@ _READY_PROMPT: Final = Prompt(texts=("Hi",), passages=("Hi",), output_tokens=1)
 
 async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> Streams:
     """Connect to the first address of a name that accepts a connection. A silent address delays the
-    next attempt by `NEXT_ADDRESS_S` only. Raises the OSError of the first address."""
+    next attempt by only `NEXT_ADDRESS_S`. Raises the OSError of the first address."""
     try:
         return await _connect(host, port, tls)
     except ConnectionError as error:
         if not error.errno:
             raise
-        # The event loop's text repeats the address.
+        # The event loop's message repeats the address.
         raise OSError(error.errno, os.strerror(error.errno)) from error
 
 
@@ -90,8 +90,8 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None) -> Streams:
 async def exchange(
     route: Route, request: bytes, *, tls: ssl.SSLContext | None, server_name: str, is_http2: bool
 ) -> tuple[int, bytes]:
-    """Send a complete HTTP/1.1 request on a new connection, over HTTP/2 if `is_http2`. Returns
-    status and body of the response. Raises OSError and ProtocolViolation; has no time limit."""
+    """Send a complete HTTP/1.1 request on a new connection, over HTTP/2 if `is_http2`. Returns the
+    status and body of the response. Raises OSError and ProtocolViolation; has no timeout."""
     reader, writer = await connect(route.host, route.port)
     try:
         if route.tunnel:
@@ -141,8 +141,8 @@ async def _open_tunnel(
 
 
 def whole_response(received: bytes, *, is_closed: bool) -> tuple[int, bytes] | None:
-    """Return status and body; None while the response is incomplete. `is_closed` says that nothing
-    more comes, which ends a body without a length."""
+    """Return the status and body; None while the response is incomplete. `is_closed`: no more data
+    follows, which ends a body without a length."""
     at, status = 0, 0
     while status < 200:
         end = received.find(_END_OF_HEAD, at)
@@ -163,7 +163,8 @@ def whole_response(received: bytes, *, is_closed: bool) -> tuple[int, bytes] | N
 
 
 async def ask(target: Target, request: bytes, *, timeout_s: float) -> tuple[int, bytes]:
-    """Exchange with a resolved target. Raises OSError and ProtocolViolation."""
+    """Exchange a request and response with a resolved target. Raises OSError and
+    ProtocolViolation."""
     try:
         async with asyncio.timeout(timeout_s):
             return await exchange(
@@ -180,7 +181,7 @@ async def ask(target: Target, request: bytes, *, timeout_s: float) -> tuple[int,
 async def ask_with_body(
     target: Target, body: bytes, request_id: str, *, timeout_s: float
 ) -> tuple[int, bytes]:
-    """Send a request of the target's API as `ask` does."""
+    """Send a request of the target's API like `ask`."""
     before, after = target.request(body)
     return await ask(target, before + request_id.encode() + after, timeout_s=timeout_s)
 
@@ -189,10 +190,10 @@ async def ask_with_body(
 
 
 async def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
-    """Return why the target cannot be measured yet; empty if it can.
+    """Return the reason why the target cannot be measured yet; empty if it can.
 
-    The target is ready if `/health` succeeds. A server that lacks this path is asked for
-    `/v1/models`, and one that lacks both is sent a short request.
+    The target is ready if `/health` succeeds. If a server lacks this path, `/v1/models` is tried;
+    if it lacks both, a short request is sent.
     """
     url = config.endpoint.url
     try:
@@ -208,7 +209,7 @@ async def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) ->
         try:
             rendered = endpoint_of(options).render(_READY_PROMPT, options)
         except ValueError:
-            # Only the dataset can make a request. The server responds, which has to be enough.
+            # Only the dataset can create a request. The server responds, which has to suffice.
             return ""
         status, body = await ask_with_body(
             target, rendered.whole, f"{run_id}-ready", timeout_s=REQUEST_TIMEOUT_S
@@ -232,7 +233,7 @@ def _get(target: Target, path: str, run_id: str) -> bytes:
 class Probed(NamedTuple):
     finding: Finding
     message: str
-    """Message of the target, or why it could not be reached."""
+    """Message of the target, or the reason why it could not be reached."""
     requests: int
     """Number of requests, 1 or 2."""
 
@@ -241,7 +242,7 @@ async def probe_forced_length(config: BenchmarkConfig, target: Target, run_id: s
     """Return whether the target accepts the members that force an output length
     (`core.endpoints.forced_length`).
 
-    The ids of the requests end in `-probe-0` and `-probe-1`. The results state their number.
+    The ids of the requests end in `-probe-0` and `-probe-1`. The results contain their number.
     """
     forced, plain = probe_bodies(config)
     sent = 1
@@ -267,8 +268,8 @@ async def probe_forced_length(config: BenchmarkConfig, target: Target, run_id: s
 
 
 async def call_hook(hook: Hook, origin: str, config: BenchmarkConfig, request_id: str) -> str:
-    """Send the request of a hook to the server at `origin`. Returns the problem; empty for a
-    success. The caller limits the time."""
+    """Send the request of a hook to the server at `origin`. Returns the problem; empty on success.
+    The caller sets the timeout."""
     plain = config.endpoint.model_copy(update={"streaming": False})
     config = at_url(config.model_copy(update={"endpoint": plain}), origin)
     endpoint = config.endpoint
@@ -290,7 +291,7 @@ async def call_hook(hook: Hook, origin: str, config: BenchmarkConfig, request_id
 
 def _hook_request(hook: Hook, config: BenchmarkConfig, request_id: str) -> bytes:
     _, *lines = head_of(config).splitlines(keepends=True)
-    # The load's requests may be forms.
+    # The requests of the load may be forms.
     headers = b"".join(each for each in lines if not each.lower().startswith(b"content-type:"))
     if hook.body is not None:
         headers += b"Content-Type: application/json\r\n"

@@ -1,10 +1,11 @@
-"""Writes or reads a socket once, with stamps: the innermost steps of the client.
+"""Writes or reads a socket once, with timestamps: the innermost steps of the client.
 
-They run tens of thousands of times a second. Nearly all reads are in the middle of a response and
-are only stamped and stored, or are a complete response of a known layout, which is only recorded.
-These reads and the start and write of a request are also in C (`_stamped_reads.c`), which takes a
-third of the time. It returns everything else to the client, so the meaning of a response is decided
-in one place. Without it, `interpreted_receive` does each read and the client does the rest.
+They run tens of thousands of times per second. Nearly all reads are in the middle of a response and
+only have to be timestamped and stored, or are a complete response of a known layout, which only has
+to be recorded. These reads and the start and write of a request are also implemented in C
+(`_stamped_reads.c`), which takes a third of the time. The C code returns everything else to the
+client, so only one place interprets responses. Without it, `interpreted_receive` does each read and
+the client does the rest.
 """
 
 import re
@@ -33,33 +34,33 @@ except ImportError:
 
 READ_SIZE: Final = 65_536
 FRAGMENT_BYTES: Final = 4_096
-"""Buffered bytes at which a part of a response is shipped: bounds the memory of a connection."""
+"""Buffered bytes at which a part of a response is shipped; limits a connection's memory."""
 FIRST_PARTS: Final = 16
-"""Sizes of the first part of a response. Otherwise streams that begin together would fill their
-buffers, and ship them, at the same moments for their whole duration."""
+"""Sizes of the first part of a response. With equal sizes, streams that start together would fill
+their buffers, and ship them, at the same times for their whole duration."""
 FIRST_READS_BYTES: Final = 4 * READ.size
-"""Rows of reads after which a response counts as begun. Headers may come alone, and so may a role;
-the third read has the first token at the latest."""
+"""Size of read rows after which a response counts as started. Headers may arrive alone, and so may
+a role; the third read has the first token at the latest."""
 MAX_RESPONSE_BYTES: Final = 255 * 2**20
-"""The number of its parts, the last one included, has to fit into 16 bits."""
+"""The number of parts, including the last one, must fit into 16 bits."""
 MAX_KEPT_BYTES: Final = 16 * 2**20
-"""Largest response that a worker keeps for the next request of the conversation, which repeats
-it."""
+"""Maximum size of a response that a worker keeps for the conversation's next request."""
 
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _REUSED: Final = int(Flag.REUSED)
 _DONE_BYTES: Final = 32
-"""Longest end of a stream: a line end, `data: [DONE]`, two line ends, and the end of a chunk."""
+"""Maximum length of the end of a stream: a line end, `data: [DONE]`, two line ends, and the end of
+a chunk."""
 _ends_in_done = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\][\r\n]+\Z").search
 _unpack_timespec = struct.Struct("@qq").unpack
 
 Read = tuple[bytes, int, int]
-"""Bytes (none at the end of the stream), the kernel's stamp of the last of them (wall clock, ns; 0
-if missing), and the time at which this process had them (ns)."""
+"""Bytes (empty at the end of the stream), the kernel's timestamp of the last of them (wall clock,
+ns; 0 if missing), and the time at which this process got them (ns)."""
 
 
 class Unhandled(IntEnum):
-    """What the caller has to do for an event, and its argument."""
+    """What the caller must do for an event, with the event's argument."""
 
     WAS_READ = 0
     """Process a `Read`."""
@@ -70,7 +71,7 @@ class Unhandled(IntEnum):
     IS_OTHER = 3
     """Handle the descriptor, which is not a connection."""
     IN_MIDDLE = 4
-    """Record that the response has begun, with `FIRST_READS_BYTES` of rows."""
+    """Record that the response has started, with `FIRST_READS_BYTES` of rows."""
     HAS_ENDED = 5
     """Continue after this `Request`, whose successful response is recorded."""
     IS_DONE = 6
@@ -84,7 +85,7 @@ IS_DONE = int(Unhandled.IS_DONE)
 
 
 def interpreted_begin(conn: Connection, request: Request) -> int | None:
-    """Assign a request to a connection, and write it if that is idle and without TLS.
+    """Assign a request to a connection, and write it if the connection is idle and without TLS.
 
     Returns the number of bytes that the kernel did not accept; None if nothing was written. Raises
     OSError.
@@ -96,7 +97,7 @@ def interpreted_begin(conn: Connection, request: Request) -> int | None:
 
 
 def part_bytes(request: Request) -> int:
-    """Return the number of buffered bytes at which the next part of a response leaves."""
+    """Return the number of buffered bytes at which the next part of a response is shipped."""
     if request.part:
         return FRAGMENT_BYTES
     return FRAGMENT_BYTES // FIRST_PARTS * (1 + request.request_id % FIRST_PARTS)
@@ -129,7 +130,7 @@ def interpreted_write_request(conn: Connection) -> int:
 
 def interpreted_has_unread(conn: Connection) -> bool:
     """Return whether an idle connection received something after its last response: unrequested
-    bytes, which would be taken for the next response, or the end of the connection."""
+    bytes, which would be mistaken for the next response, or the end of the connection."""
     if not conn.is_used:
         return False
     try:
@@ -141,9 +142,9 @@ def interpreted_has_unread(conn: Connection) -> bool:
     return True
 
 
-def has_unasked(conn: Connection) -> bool:
-    """Return whether an idle connection that is not used again has bytes of a response to read, and
-    not only its end, or what TLS itself sends."""
+def has_unrequested(conn: Connection) -> bool:
+    """Return whether an idle connection that is not reused has unread bytes of a response, and not
+    only its end or TLS records of the protocol itself."""
     try:
         if conn.tls is None:
             return bool(conn.sock.recv(1, socket.MSG_PEEK))
@@ -154,7 +155,7 @@ def has_unasked(conn: Connection) -> bool:
 
 
 def interpreted_receive(conn: Connection) -> Read | None:
-    """Read a connection once; None if there is nothing. Raises OSError."""
+    """Read a connection once; None if there is nothing to read. Raises OSError."""
     try:
         data, ancillary, _, _ = conn.sock.recvmsg(READ_SIZE, _ANCILLARY_BYTES)
     except BlockingIOError:
@@ -178,12 +179,12 @@ def interpreted_take_ready(
     """Read the connections of `events[begin:end]`, which are descriptors and masks. None of them
     had anything to read at `polled_wall_ns`.
 
-    Returns each event that the caller has to handle: its connection, the kind of the event, and its
-    argument. Events without data are left out. The bytes of an incomplete response are in the
-    request, or in the `records` as by `take_part` when there are enough. After `[DONE]`, the
-    request's end is the read's stamp. A complete response with one of the `layouts`, or a
-    successful one on a connection that stays open, is in the `records` as by `add_whole` or `end`,
-    and its connection is idle.
+    Returns the events that the caller has to handle: the connection, the kind of the event, and its
+    argument. Events without data are left out. The bytes of an incomplete response are stored in
+    the request, or shipped to `records` like in `take_part` when there are enough. After `[DONE]`,
+    the request's end is the read's timestamp. A complete response with one of the `layouts`, or a
+    successful one on a connection that stays open, is added to `records` like in `add_whole` or
+    `end`, and its connection becomes idle.
     """
     unhandled: list[tuple[Connection | None, int, Any]] = []
     for fd, mask in events[begin:end]:
@@ -204,10 +205,10 @@ def interpreted_take_ready(
 
 
 def interpreted_pass_chunks(data: bytes, at: int) -> int:
-    """Return the offset in `data` after the complete chunks from `at` on, which is beyond its end
-    if the last of them continues in a later read.
+    """Return the offset in `data` after the complete chunks from `at` on. It is beyond the end if
+    the last of them continues in a later read.
 
-    The caller continues from there, so it is correct to pass none.
+    The caller continues from there, so passing no chunk is correct too.
     """
     return at
 
@@ -216,14 +217,14 @@ def is_done(gathered: bytes | bytearray, framing: int) -> bool:
     """Return whether the last line of these bytes of a stream is `data: [DONE]`. The last `framing`
     bytes do not belong to an event.
 
-    As text in a token, `[DONE]` is part of a JSON string, which contains no line end.
+    Inside a token's text, `[DONE]` is part of a JSON string, which contains no line end.
     """
     tail = bytes(gathered[-_DONE_BYTES:])
     return b"[DONE]" in tail and _ends_in_done(tail[: len(tail) - framing]) is not None
 
 
 def _columns_of(dtype: np.dtype[Any]) -> dict[str, tuple[int, int, bool]]:
-    """Return offset, size and signedness of each column of a row."""
+    """Return the offset, size and signedness of each column of a row."""
     fields = {name: dtype.fields[name] for name in dtype.names or ()} if dtype.fields else {}
     return {name: (at, kind.itemsize, kind.kind == "i") for name, (kind, at, *_) in fields.items()}
 
@@ -238,7 +239,7 @@ SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "PreparedTurn": _places_of(PreparedTurn._fields),
     "Layout": _places_of(Layout._fields),
 }
-"""Positions that the compiled steps use. They state the same from their own sources."""
+"""Positions that the compiled steps use. They export the same from their own sources."""
 CONSTANTS: Final = {
     "CHUNKED": Framing.CHUNKED,
     "FRAGMENT_BYTES": FRAGMENT_BYTES,
@@ -255,12 +256,11 @@ CONSTANTS: Final = {
     "INDEX_BASE": INDEX_BASE,
     **{kind.name: int(kind) for kind in Unhandled},
 }
-"""Constants that they use by name."""
+"""Constants that the compiled steps use by name."""
 
 
 def differences(compiled_shared: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names in `SHARED` whose position differs between the two sides, or that one side
-    lacks."""
+    """Return the names in `SHARED` that differ between the two sides or are missing on one."""
     one, other = (
         {
             f"{kind}.{name}": place

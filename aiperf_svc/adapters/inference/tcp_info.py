@@ -1,11 +1,11 @@
-"""The kernel's estimates of a connection's round trip (`TCP_INFO`), and what follows from them: the
-network times of a target, and whether a server's close crossed a request.
+"""The kernel's round-trip estimates of a connection (`TCP_INFO`), and their uses: the network times
+of a target, and the decision whether a server's close crossed a request.
 
-The kernel measures the time from a segment to its acknowledgement. An acknowledgement that waits
-for data to go with it comes up to 40 ms late. So the smoothed estimate of a connection to a slow
-server is mostly this delay. The shortest round trip is not affected, since the handshake's is never
-delayed. The kernel forgets it after five minutes. Therefore it is read when the connection has been
-made, and again when the connection or the load ends.
+The kernel measures the time from a segment to its acknowledgement. A delayed acknowledgement waits
+up to 40 ms for data to carry it, so the smoothed estimate of a connection to a slow server consists
+mostly of this delay. The shortest round trip is not affected, because the handshake's
+acknowledgement is never delayed. The kernel forgets it after five minutes. Therefore it is read
+when the connection has been opened, and again when the connection or the load ends.
 """
 
 import socket
@@ -24,13 +24,13 @@ from aiperf_svc.protocol.messages.reports import HistogramDelta
 MIN_RTT: Final = "network_rtt"
 SMOOTHED_RTT: Final = "network_smoothed_rtt"
 CONNECT: Final = "network_connect"
-"""Tags of the catalog."""
+"""Tags of the metric catalog."""
 
 PATH_JITTER: Final = 0.25
-"""Share of the shortest round trip that queues on a path usually add to it."""
+"""Queueing delay of a path, as a share of its shortest round trip."""
 SERVER_MARGIN_NS: Final = 5_000_000
-"""Time from a server's decision to close to the close itself. Requests that a server drops sooner
-than this after it has read them are retried too. The accounts and the verdict count them."""
+"""Time from a server's decision to close to the close itself. Requests that a server drops within
+this time after reading them are retried too. The accounts and the verdict count them."""
 
 _BYTES: Final = 152
 """`struct tcp_info` of <linux/tcp.h>, up to and with `tcpi_min_rtt`."""
@@ -41,7 +41,7 @@ _NONE: Final = 0xFFFFFFFF
 
 
 class RoundTrip(NamedTuple):
-    """The kernel's estimates of one connection; 0: none."""
+    """The kernel's estimates of one connection; 0 if there is none."""
 
     smoothed_ns: int = 0
     shortest_ns: int = 0
@@ -64,12 +64,12 @@ def race_window_ns(sock: socket.socket) -> int:
 
     A server that closes an idle connection may do so while the next request is in transit. It has
     not read that request, so a retry measures nothing twice. Such a close was sent before the
-    request arrived, so it comes within one round trip of the write. A later close is the server's
+    request arrived, so it arrives within one round trip of the write. A later close is the server's
     response to the request.
 
-    Two things widen the bound. Queues on the path make a round trip longer than the shortest one.
-    And a server's program decides to close some time before its kernel does so; requests that
-    arrive in between are dropped unread. In an event loop this takes milliseconds.
+    Two effects widen the bound. Queues on the path make a round trip longer than the shortest one.
+    And a server program decides to close some time before its kernel does so; requests that arrive
+    in between are dropped unread. In an event loop this takes milliseconds.
     """
     return round(read_round_trip(sock).shortest_ns * (1 + PATH_JITTER)) + SERVER_MARGIN_NS
 
@@ -95,7 +95,7 @@ class NetworkTimes:
         _fold(self._waiting, self._histograms)
 
     def with_open(self, open_now: Iterable[Connection]) -> tuple[HistogramDelta, ...]:
-        """Return the histograms of the ended connections and of the given open ones."""
+        """Return the histograms of the ended connections and of these open ones."""
         self.fold()
         waiting = {tag: array("q") for tag in self._waiting}
         for conn in open_now:

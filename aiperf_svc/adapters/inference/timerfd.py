@@ -1,7 +1,7 @@
-"""Kernel timers on the wall clock for epoll sets, exact to the nanosecond.
+"""Kernel timers on the wall clock for epoll sets, accurate to the nanosecond.
 
-The timers of an event loop round to milliseconds and may fire early. A request that is due by the
-clock must never leave early and should not leave late. Python has timerfd from 3.13 on, so this
+Event-loop timers round to milliseconds and may fire early. A request that is due by the clock must
+never be sent early and should not be sent late. Python has timerfd from 3.13 on, so this module
 calls libc.
 """
 
@@ -39,7 +39,7 @@ class _Timer:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def clear(self) -> None:
-        """Read the expiry, so that the descriptor is no longer readable."""
+        """Read the expiry, so the descriptor is no longer readable."""
         try:
             os.read(self.fd, 8)
         except BlockingIOError:
@@ -56,20 +56,20 @@ class WallTimer(_Timer):
         super().__init__(_CLOCK_REALTIME)
 
     def set(self, at_wall_ns: int | None) -> None:
-        """Expire at `at_wall_ns`, or at once if that is past; None disarms."""
-        # Zero disarms a timer of the kernel's.
+        """Expire at `at_wall_ns`, or at once if it has passed; None disarms the timer."""
+        # Zero disarms a kernel timer.
         self._spec.value_s, self._spec.value_ns = divmod(at_wall_ns or 0, 1_000_000_000)
         self._set(_TFD_TIMER_ABSTIME)
 
 
 class Ticker(_Timer):
-    """Expires at an interval, or not at all."""
+    """Expires at an interval, or never."""
 
     def __init__(self) -> None:
         super().__init__(_CLOCK_MONOTONIC)
 
     def every(self, interval_ns: int) -> None:
-        """Expire every `interval_ns` from now on; 0 stops."""
+        """Expire every `interval_ns` from now on; 0 stops the timer."""
         spec = self._spec
         spec.interval_s, spec.interval_ns = divmod(interval_ns, 1_000_000_000)
         spec.value_s, spec.value_ns = spec.interval_s, spec.interval_ns

@@ -1,5 +1,5 @@
-"""Encrypts and decrypts one connection without reading or writing it, so stamps stay the
-kernel's."""
+"""Encrypts and decrypts one connection without reading or writing its socket, so timestamps are
+still the kernel's."""
 
 import ssl
 from typing import Final, Protocol
@@ -20,10 +20,10 @@ _UNCHECKED: Final = "endpoint.tls.verify: false (--no-tls-verify) accepts any ce
 
 
 class StreamProblem(ssl.SSLError):
-    """A layer that replaces TLS, or is above it, has failed."""
+    """Raised when a layer that replaces TLS, or is above it, has failed."""
 
     kind = ErrorKind.TLS
-    """The error of a request on the connection, or waiting for it."""
+    """Error kind of a request on the connection, or waiting for it."""
     is_unprocessed = False
     """Whether the server reported that it did not process the request."""
 
@@ -33,17 +33,17 @@ class Stream(Protocol):
     for the methods."""
 
     handshake_kind: ErrorKind
-    """The error of a request whose connection ends during the handshake."""
+    """Error kind of a request whose connection ends during the handshake."""
     closed_text: str
     """Its message."""
 
     @property
     def timeout(self) -> tuple[ErrorKind, str]:
-        """Return the error of a request whose connection is not ready in time, and its message."""
+        """Return the error kind and message of a request whose connection is not ready in time."""
 
     @property
     def problem(self) -> StreamProblem | None:
-        """Return why nothing follows the decrypted bytes, if there is a reason."""
+        """Return the reason why nothing follows the decrypted bytes; None if more may follow."""
 
     @property
     def is_closed(self) -> bool:
@@ -65,8 +65,7 @@ class Stream(Protocol):
 
 
 class TlsStream:
-    """Takes received bytes by `receive`, and returns bytes to send by `to_send`. All other methods
-    raise ssl.SSLError."""
+    """Takes received bytes and returns bytes to send. All other methods raise ssl.SSLError."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "is_closed")
 
@@ -106,7 +105,7 @@ class TlsStream:
         return True
 
     def encrypt(self, data: bytes) -> None:
-        """Take plain bytes to send."""
+        """Accept plain bytes to send."""
         self._tls.write(data)
 
     def decrypted(self) -> bytes:
@@ -127,7 +126,7 @@ class TlsStream:
 
 
 def handshake_problem(error: ssl.SSLError) -> str:
-    """Return why the handshake failed, and the setting that helps."""
+    """Return the reason why the handshake failed, and the setting that helps."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"the server's certificate is rejected: {error.verify_message}"
         if error.verify_code in _NAME_MISMATCH:

@@ -1,18 +1,18 @@
-/* Starts the server of an index of a Job, in the container of the server's own image.
+/* Starts the server of one index of a Job, in the container of the server's own image.
  *
  *     server_launcher FOLDER SECONDS
  *
- * FOLDER/argv and FOLDER/env hold strings that each end with a zero byte: the command with its arguments, and
- * NAME=VALUE for each variable that is added to those of the container. So the indexes of one Job, whose pods have
- * one template, have servers with different arguments, and the image needs no shell.
+ * FOLDER/argv holds the command with its arguments, FOLDER/env holds NAME=VALUE for each variable to add to the
+ * container's environment. Each string ends with a zero byte. The pods of a Job share one template, so this is how the
+ * servers of its indexes get different arguments. The image needs no shell.
  *
- * A server that is told to end and does not is killed after SECONDS: its measurement is over, and its pod waits for it.
+ * A server that ignores SIGTERM is killed after SECONDS: its measurement is over, and its pod waits for it.
  *
- * When the server ends, FOLDER/ended says how, and this process waits for SIGTERM: a container that ended would be
- * started again in the middle of a measurement. If it is started again all the same, its container was killed as a
- * whole: out of memory.
+ * When the server ends, the launcher writes how into FOLDER/ended and waits for SIGTERM: the kubelet would restart a
+ * container that ended in the middle of a measurement. If the launcher finds that it was restarted all the same, its
+ * whole container was killed, in most cases because it was out of memory.
  *
- * Linked statically, since nothing is known of the image.
+ * Linked statically, because the contents of the image are unknown.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -45,7 +45,7 @@ static int fail(const char *what) {
     return 70;
 }
 
-/* The strings of a file, with a NULL after the last one. */
+/* Reads the strings of a file and adds a NULL after the last one. */
 static char **read_strings(const char *name) {
     struct stat found;
     int file = open(name, O_RDONLY | O_CLOEXEC);

@@ -1,8 +1,9 @@
-"""The Jobs of a stack and their pods, as the collector's pod reads and changes them.
+"""Reads and changes the Jobs of a stack and their pods, for the collector's pod.
 
-All pods of a Job share a template, so a problem of the template ends the Job if none of its pods
-has run yet. Any other pod is left to its deadline, and its index to its retries. A pod that has no
-node has no deadline: its Job ends when no pod of any Job has run for a while.
+All pods of a Job share a template, so a problem of the template fails the Job if none of its pods
+has run yet. A problem of any other pod is left to the pod's deadline and to the retries of its
+index. A pod without a node has no deadline: its Job fails when no pod of any Job has run for a
+while.
 """
 
 import asyncio
@@ -27,9 +28,9 @@ Found = TypeVar("Found")
 OF_TEMPLATE = frozenset(
     {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
-"""States that follow from the template of a pod."""
+"""States that the pod template causes."""
 WAITING = "waiting"
-"""State of a Job that should have pods, while nothing runs."""
+"""State of a Job that should have running pods, while no pod of any Job runs."""
 NO_PODS = "the Job creates no pods; see `kubectl describe job`"
 NOT_STARTED = "pod {} does not start; see `kubectl describe pod`"
 
@@ -45,28 +46,28 @@ class ClusterJobs:
 
     def see(self, name: str) -> JobSeen | None:
         """Return the state of a Job; None if it does not exist."""
-        return self._ask(lambda: job_seen(self._api.get(f"{self._jobs}/{name}").body))
+        return self._request(lambda: job_seen(self._api.get(f"{self._jobs}/{name}").body))
 
     def set_parallelism(self, name: str, parallelism: int) -> bool:
         """Set how many pods of a Job may run; return whether the Job exists."""
         changes = {"spec": {"parallelism": parallelism}}
-        return bool(self._ask(lambda: self._api.patch(f"{self._jobs}/{name}", changes)))
+        return bool(self._request(lambda: self._api.patch(f"{self._jobs}/{name}", changes)))
 
     def left_s(self) -> float:
         """Return the seconds until the stack deletes itself."""
-        found = self._ask(lambda: _left_s(self._api.get(self._anchor)))
+        found = self._request(lambda: _left_s(self._api.get(self._anchor)))
         return math.inf if found is None else found
 
     def pods(self) -> list[Json]:
         """Return the pods of all Jobs of the stack."""
         selector = quote(f"{STACK_LABEL}={self._stack},{JOB_LABEL}")
         path = f"{self._pods}?labelSelector={selector}&resourceVersion=0"
-        return self._ask(lambda: self._api.get(path).body.get("items")) or []
+        return self._request(lambda: self._api.get(path).body.get("items")) or []
 
-    def _ask(self, ask: Callable[[], Found]) -> Found | None:
-        """Return what a request finds; None if the object does not exist."""
+    def _request(self, call: Callable[[], Found]) -> Found | None:
+        """Return the result of a request; None if the object does not exist."""
         try:
-            return ask()
+            return call()
         except ApiRefusal as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
@@ -75,7 +76,7 @@ class ClusterJobs:
             words = one_line(str(error))
             raise EnvironmentProblem(f"cannot reach the API server: {words}") from error
         except Exception as error:
-            # An incomplete response, another format, or a response of a proxy.
+            # An incomplete response, another format, or the response of a proxy.
             words = one_line(f"{type(error).__name__}: {error}")
             raise EnvironmentProblem(f"invalid response of the API server: {words}") from error
 
@@ -99,8 +100,8 @@ def job_seen(job: Json) -> JobSeen:
 
 
 def absent_job(name: str, pods: Sequence[Json], *, was_there: bool) -> JobSeen:
-    """Return the state of a Job that does not exist: it was not created yet, or was deleted. Its
-    pods end after it."""
+    """Return the state of a Job that does not exist: either it is not created yet, or it was
+    deleted. A deleted Job's pods outlive it."""
     alive = [pod for pod in pods if job_of(pod) == name and not has_ended(pod)]
     problem = DELETED if was_there else ""
     return JobSeen(name, frozenset(), frozenset(), len(alive), problem)
@@ -108,7 +109,7 @@ def absent_job(name: str, pods: Sequence[Json], *, was_there: bool) -> JobSeen:
 
 def _problem(status: Json) -> str:
     for each in status.get("conditions") or ():
-        # With this reason, the failures of its indexes tell what is wrong.
+        # With this reason, the failures of the indexes describe the problem.
         is_whole = each.get("reason") != "FailedIndexes"
         if each["type"] in ("Failed", "FailureTarget") and each["status"] == "True" and is_whole:
             return one_line(f"its Job has failed: {each.get('reason')}: {each.get('message')}")
@@ -123,19 +124,19 @@ class Failures(NamedTuple):
     jobs: dict[str, str]
     """Jobs whose pods cannot start, with the reason."""
     pods: list[tuple[str, str, int, str]]
-    """Pods that have failed, each once: name, Job, index and reason."""
+    """Failed pods, each reported once: name, Job, index and reason."""
 
 
 class JobPods:
-    """The pods of all Jobs over time. Time is an argument."""
+    """Follows the pods of all Jobs. Callers pass the time."""
 
     def __init__(self, *, unplaced_s: float) -> None:
-        """`unplaced_s` is the longest time that no pod of any Job runs, while some should."""
+        """`unplaced_s` limits how long no pod of any Job runs while some should."""
         self._unplaced_s = unplaced_s
         self._since: dict[tuple[str, str], float] = {}
         self._started: set[str] = set()
         """Jobs that have had a running pod."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._lines: dict[str, str] = {}
         """The last problem of each pod."""
 
@@ -173,11 +174,11 @@ class JobPods:
     def _failed_pods(self, pods: Sequence[Json]) -> Iterable[tuple[str, str, int, str]]:
         for pod in pods:
             name = pod["metadata"]["name"]
-            if pod.get("status", {}).get("phase") == "Failed" and name not in self._told:
-                self._told.add(name)
-                yield name, job_of(pod), index_of(pod), self._why(pod)
+            if pod.get("status", {}).get("phase") == "Failed" and name not in self._reported:
+                self._reported.add(name)
+                yield name, job_of(pod), index_of(pod), self._failure_reason(pod)
 
-    def _why(self, pod: Json) -> str:
+    def _failure_reason(self, pod: Json) -> str:
         status, name = pod["status"], pod["metadata"]["name"]
         words = [f"pod {name} failed"]
         if status.get("reason") or status.get("message"):
@@ -192,8 +193,7 @@ class JobPods:
 
 
 class JobShares:
-    """The parallelism that each Job should have. Each value is sent to the cluster until it has
-    accepted it."""
+    """The parallelism that each Job should have. Values are sent until the cluster accepts them."""
 
     def __init__(self, cluster: ClusterJobs) -> None:
         self._cluster = cluster

@@ -1,6 +1,6 @@
-"""The pod of an index of a Job: which shape it runs, and the folder through which it starts its
-server in the image of that server: the launcher, what it starts, whether that is ready, and how it
-ended (`_server_launcher.c`)."""
+"""The pod of an index of a Job: chooses the shape to run, and starts the shape's server in the
+server's own image. Launcher and pod exchange files in a shared folder: the launcher itself, its
+arguments, and how the server ended (`_server_launcher.c`)."""
 
 import shutil
 import socket
@@ -35,7 +35,7 @@ class ChosenShape(NamedTuple):
 
 
 def choose_shape(environ: Mapping[str, str]) -> ChosenShape:
-    """Return the shape that the environment of an index names. Raises ConfigError,
+    """Return the shape that the environment variables of the pod name. Raises ConfigError,
     EnvironmentProblem."""
     try:
         numbers = [int(each) for each in environ[SHAPES_ENV].split(",")]
@@ -50,7 +50,7 @@ def choose_shape(environ: Mapping[str, str]) -> ChosenShape:
 
 
 def write_server(folder: Path, server: Server, *, launcher: Path = BUILT) -> None:
-    """Write the launcher, and what it is to start. Raises EnvironmentProblem."""
+    """Write the launcher and the files that it reads. Raises EnvironmentProblem."""
     if not launcher.is_file():
         raise EnvironmentProblem(
             "this image has no launcher for servers in Jobs: it was built without a C compiler; "
@@ -68,7 +68,7 @@ def write_server(folder: Path, server: Server, *, launcher: Path = BUILT) -> Non
 
 
 def how_ended(folder: Path) -> str:
-    """Return how the server has ended; empty while it runs."""
+    """Return how the server ended; empty while it runs."""
     try:
         return one_line((folder / ENDED).read_text(errors="replace"))
     except OSError:
@@ -85,7 +85,7 @@ def why_not_ready(port: int, path: str | None) -> str:
         if path is None:
             socket.create_connection((LOOPBACK, port), timeout=PAGE_S).close()
             return ""
-        # Without the proxy that variables of the image may name: it does not reach this loopback.
+        # Ignore proxy variables of the image: a proxy cannot reach this pod's loopback.
         opener = build_opener(ProxyHandler({}))
         with opener.open(f"http://{LOOPBACK}:{port}{path}", timeout=PAGE_S):
             return ""

@@ -1,5 +1,5 @@
-"""The way of an index's results to the collector: files in parts, and at the end the list of all of
-them. The collector takes them only when every file has the size and the SHA-256 of the list."""
+"""Uploads the results of an index to the collector: the files in parts, then a list of all files.
+The collector accepts them only if every file has the size and SHA-256 in the list."""
 
 import asyncio
 import logging
@@ -35,15 +35,15 @@ AGAIN_S = 5.0
 SILENT_S = 60.0
 """Longest time without a response of the collector."""
 HURRIED_S = 30.0
-"""The same in a pod that is being deleted: the collector is deleted with the stack too."""
+"""The same limit in a pod that is being deleted: the collector is deleted with the stack too."""
 Header = tuple[str, str, int]
 """Run, sender and epoch of a message."""
 log = logging.getLogger(__name__)
 
 
 class Uploader:
-    """The side of the index. Its methods raise EnvironmentProblem when the collector is silent or
-    does not take what it is sent."""
+    """Sends the results of an index. Its methods raise EnvironmentProblem when the collector does
+    not respond or refuses a message."""
 
     def __init__(self, bus: Bus, header: Header, shape: int) -> None:
         self._sock = bus.connect(zmq.REQ, Port.RECORDS)
@@ -59,12 +59,12 @@ class Uploader:
             self._limit.reschedule(min(at, self._limit.when() or at))
 
     async def begin(self) -> None:
-        """Report the begin of this attempt."""
+        """Report the start of this attempt."""
         await self._send(IndexBegun(*self._header, shape=self._shape))
 
     async def upload(self, folder: Path, names: Iterable[str]) -> tuple[IndexFile, ...]:
-        """Send these files of a folder, and those in its folders of these names; return the list
-        of them."""
+        """Send these files of a folder, and the files of these names in its subfolders. Return the
+        list of all files sent."""
         entries = [
             entry
             for name in names
@@ -121,7 +121,7 @@ class Uploader:
 
 
 class Receiver:
-    """The side of the collector, which has a folder for what is not whole yet."""
+    """Receives the results in the collector. Incomplete files are in a folder of their own."""
 
     def __init__(
         self,
@@ -134,10 +134,10 @@ class Receiver:
         on_begin: Callable[[int, str], None],
         on_end: Callable[[IndexEnded, Path], Awaitable[bool]],
     ) -> None:
-        """`folder_of` returns the folder of a shape, beside which parts are kept. `known` are the
-        shapes whose outcome is known, of which nothing more is taken. `on_end` is given the end of
-        an attempt and the folder with its whole files, and returns whether the outcome of the shape
-        is known then."""
+        """`folder_of` returns the folder of a shape; its parts are kept beside it. `known` are
+        shapes that already have an outcome; their messages are refused. `on_end` gets the end of an
+        attempt and the folder with its complete files, and returns whether the shape now has an
+        outcome."""
         self._sock = bus.bind(zmq.REP, Port.RECORDS)
         self._header, self._folder_of = header, folder_of
         self._shapes, self._known = shapes, set(known)
@@ -145,7 +145,7 @@ class Receiver:
         self._attempts: dict[int, tuple[str, int]] = {}
         """Sender and epoch of the latest attempt of each shape."""
         self._ended: dict[int, tuple[str, int]] = {}
-        """The attempts whose ends were taken: their messages may come again."""
+        """Attempts whose ends were accepted: their messages may arrive again."""
 
     async def run(self) -> None:
         """Handle messages until cancelled."""
@@ -166,7 +166,7 @@ class Receiver:
             raise EnvironmentProblem(f"shape {shape} of run {message.run_id!r} is not of this run")
         is_end = isinstance(message, IndexEnded)
         if self._ended.get(shape) == attempt or (is_end and shape in self._known):
-            # It comes again: the response was late, or this collector was started again.
+            # A repeated message: the response was late, or this collector was restarted.
             return CollectorReply(*self._header)
         if shape in self._known:
             raise EnvironmentProblem(
@@ -198,7 +198,7 @@ class Receiver:
         shutil.rmtree(self._parts(shape), ignore_errors=True)
 
     def _append(self, part: IndexFilePart) -> int:
-        """Add a part to its file if it follows what is there; the bytes that are then there."""
+        """Append a part to its file if it continues the file; return the size of the file."""
         check_entry(ManifestEntry(part.name, 0, ""))
         path = self._parts(part.shape) / part.name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 Only addresses select the transport: `inproc://` within a test's loop, `ipc://` on one machine,
 `tcp://` with CURVE between pods.
 
-No message is dropped silently. PUSH and DEALER block their sender at the high-water mark, ROUTER
+No message is dropped silently. At the high-water mark, PUSH and DEALER block their sender. ROUTER
 raises if a peer is unknown, REP has no mark, and PUB/SUB carries only state that is published
 again.
 """
@@ -27,30 +27,30 @@ from aiperf_svc.protocol.messages.base import VERSION, Message
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 HIGH_WATER_MESSAGES = 1_000
-"""High-water mark per socket and direction. The largest messages, records with the gaps of their
-chunks, are a few MiB."""
+"""High-water mark per socket and direction. The largest messages are records with the gaps between
+their chunks, a few MiB."""
 RAW_HIGH_WATER = 32
-"""High-water mark per socket and direction for batches of raw records, most of which are over 256
-KiB. Further batches wait in the worker, which counts them."""
+"""High-water mark per socket and direction for batches of raw records, most of which exceed 256
+KiB. More batches wait in the worker, which counts them."""
 BACKLOG = 4_096
 HANDSHAKE_MS = 300_000
-"""Time for a handshake. A peer that times out joins the end of the queue again and leaves a dead
-connection in it. If thousands connect at once, a shorter time would never let them finish."""
+"""Timeout of a handshake. A peer that times out rejoins the end of the queue and leaves a dead
+connection in it. If thousands connect at once, a shorter timeout would never let them finish."""
 ASK_AGAIN_S = 20.0
 """Time after which a request is repeated: longer than a response takes when thousands of workers
-send one in the same second."""
+send a request in the same second."""
 RECEIVE_NS = 2_000_000
-"""Longest time of receiving without letting other tasks run."""
+"""Longest time of receiving without yielding to other tasks."""
 LINGER_MS = 2_000
-"""Longest time in which a closing socket still delivers messages."""
+"""Longest time for which a closing socket still delivers messages."""
 _RAW_PORTS = frozenset((Port.RAW_FRONT, Port.RAW_BACK, Port.RAW_DIRECT))
 UP, DOWN = b"up", b"down"
 """Topics of the event bus: to the control services, and to all services; see `topic_of`."""
 TRIAL = b"trial"
-"""Topic of the trials of an experiment, to all processes."""
+"""Topic of an experiment's trials, to all processes."""
 REPORT = b"report"
-"""Topic of the reports of workers and record processors to the control services. They may not
-publish anything else."""
+"""Topic of the reports of workers and record processors to the control services, and the only topic
+to which they may publish."""
 
 _VERSION_BYTE = bytes([VERSION])
 _encoder = msgspec.msgpack.Encoder()
@@ -98,12 +98,11 @@ class Addresses(msgspec.Struct, frozen=True):
 
     @property
     def is_tcp(self) -> bool:
-        """Whether other machines can take part."""
+        """Whether other machines can connect."""
         return self.base.startswith("tcp://")
 
     def bind(self, port: Port, instance: str = "") -> str:
-        """Return the address at which to bind `port`. `instance` distinguishes several binders of
-        one port."""
+        """Return the address to bind `port` to. `instance` distinguishes several binders."""
         if not self.is_tcp:
             return self._local(port, instance)
         host = "*" if self.hosts else self.base.removeprefix("tcp://")
@@ -111,7 +110,7 @@ class Addresses(msgspec.Struct, frozen=True):
         return f"tcp://{host}:{number or '*'}"
 
     def connect(self, port: Port) -> str:
-        """Return the address at which the only binder of `port` is reached."""
+        """Return the address of the only binder of `port`."""
         if not self.is_tcp:
             return self._local(port, "")
         service = BOUND_BY[port]
@@ -124,16 +123,16 @@ class Addresses(msgspec.Struct, frozen=True):
 
 
 class _Authenticator(AsyncioAuthenticator):
-    """An authenticator that gives peers no user id. libzmq would pass it to the socket as a
-    separate frame when a heartbeat arrives: the socket polls as readable, its `recv` finds nothing,
-    and `zmq.proxy` and `recv_multipart` fail with EAGAIN."""
+    """An authenticator that gives peers no user id. libzmq would pass the id to the socket as a
+    separate frame when a heartbeat arrives: the socket would poll as readable, its `recv` would
+    find nothing, and `zmq.proxy` and `recv_multipart` would fail with EAGAIN."""
 
     def curve_user_id(self, client_public_key: bytes) -> str:
         return ""
 
     def stop(self) -> None:
-        # A closed socket keeps its address until a thread of libzmq handles it. Requests that reach
-        # it meanwhile would never get a reply.
+        # A closed socket keeps its address until a libzmq thread handles it. Requests that reach it
+        # in the meantime would never get a reply.
         if self.zap_socket:
             self.zap_socket.unbind("inproc://zeromq.zap.01")
         super().stop()
@@ -154,7 +153,7 @@ class Bus:
         return zmq.Context(self._context)
 
     async def start(self) -> None:
-        """Start the authentication of peers. Required before the first socket if there are keys."""
+        """Start authenticating peers. Required before the first socket if there are keys."""
         if self._curve is not None:
             self._authenticator = _Authenticator(self._context)
             self._authenticator.start()
@@ -163,7 +162,7 @@ class Bus:
                 self._authenticator.configure_curve_callback(port.name, clients)
 
     def bind(self, kind: int, port: Port, *, instance: str = "") -> zmq.asyncio.Socket:
-        """Make a socket that listens on `port`. Raises EnvironmentProblem if the address is
+        """Create a socket that listens on `port`. Raises EnvironmentProblem if the address is
         taken."""
         sock = self._context.socket(kind)
         self._sockets.append(sock)
@@ -171,18 +170,18 @@ class Bus:
         return sock
 
     def advertised(self, sock: zmq.Socket[Any]) -> str:
-        """Return the address under which peers reach a socket of this process."""
+        """Return the address at which peers reach a socket of this process."""
         address: str = sock.getsockopt_string(zmq.LAST_ENDPOINT)
         if self.addresses.is_tcp and self.addresses.advertise:
             return f"tcp://{self.addresses.advertise}:{address.rpartition(':')[2]}"
         return address
 
     def bind_socket(self, sock: zmq.Socket[Any], port: Port, *, instance: str = "") -> None:
-        """Secure, limit and bind a socket of a thread, which uses and closes it."""
+        """Secure, limit and bind a socket for a thread, which uses and closes it."""
         self._prepare(sock, port)
         if self._curve is not None:
-            # Without an enforced domain, libzmq admits everyone when the authenticator has stopped;
-            # with it no one.
+            # Without an enforced domain, libzmq admits every peer when the authenticator has
+            # stopped; with an enforced domain it admits none.
             sock.setsockopt_string(zmq.ZAP_DOMAIN, port.name)
             sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
             own = self._curve.to_bind(port)
@@ -197,8 +196,8 @@ class Bus:
     def connect(
         self, kind: int, port: Port, *, address: str = "", identity: bytes = b""
     ) -> zmq.asyncio.Socket:
-        """Make a socket that connects to the one that listens on `port`; `address` is needed if
-        several processes bind it. Raises EnvironmentProblem if this process has no key for it."""
+        """Create a socket that connects to the listener on `port`; `address` is required if several
+        processes bind it. Raises EnvironmentProblem if this process has no key for it."""
         sock = self._context.socket(kind)
         self._sockets.append(sock)
         self._prepare(sock, port)
@@ -216,22 +215,23 @@ class Bus:
         sock.setsockopt(zmq.SNDHWM, high_water)
         sock.setsockopt(zmq.RCVHWM, high_water)
         if sock.type == zmq.REP:
-            # It silently drops responses beyond the limit, and counts responses as waiting until
-            # their delivery is reported. Each client waits for one response at a time.
+            # REP silently drops responses beyond the limit, and counts a response until its
+            # delivery is reported. Each client waits for one response at a time.
             sock.setsockopt(zmq.SNDHWM, 0)
         if sock.type == zmq.REQ:
-            # So that `ask` may repeat a request and recognize a response to an earlier one.
+            # Lets `ask` repeat a request and recognise a response to an earlier one.
             sock.setsockopt(zmq.REQ_RELAXED, 1)
             sock.setsockopt(zmq.REQ_CORRELATE, 1)
-        # Thousands may connect in the same second. A rejected one tries again after a second.
+        # Thousands may connect in the same second. A rejected peer retries after a second.
         sock.setsockopt(zmq.BACKLOG, BACKLOG)
         if sock.type == zmq.ROUTER:
             sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            # A worker that reconnects before the loss of its old connection is seen keeps its name.
+            # Lets a worker keep its name if it reconnects before its old connection is seen as
+            # lost.
             sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
         if self.addresses.is_tcp:
             sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-            # The kernel detects lost peers within ten seconds. ZeroMQ's own heartbeats search the
+            # The kernel detects lost peers within ten seconds. ZeroMQ's own heartbeats scan the
             # timers of all connections each time, which is too slow for thousands.
             sock.setsockopt(zmq.TCP_KEEPALIVE, 1)
             sock.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 4)
@@ -242,25 +242,25 @@ class Bus:
             sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
 
     def stop_authenticator(self) -> None:
-        """Reject further peers; existing connections stay."""
+        """Reject new peers; existing connections stay."""
         if self._authenticator is not None:
             self._authenticator.stop()
             self._authenticator = None
 
     async def close(self, *, linger_ms: int = LINGER_MS) -> None:
         """Close every socket and end the threads that use the context, after delivering messages
-        for `linger_ms`."""
+        for at most `linger_ms`."""
         self.stop_authenticator()
         for sock in self._sockets:
             if not sock.closed:
-                # A subscriber has nothing to deliver. But when its publisher has left, its
-                # subscriptions wait for the next one.
+                # A subscriber has nothing to deliver, but if its publisher has left, its
+                # subscriptions would wait for the next publisher.
                 sock.close(0 if sock.type == zmq.SUB else linger_ms)
         await asyncio.to_thread(self._context.term)
 
 
 class _Clients:
-    """Admits the services that may connect to a port, and no others."""
+    """Admits only the services that may connect to a port."""
 
     def __init__(self, public_keys: frozenset[bytes]) -> None:
         self._public_keys = public_keys
@@ -274,9 +274,9 @@ async def receive_each(
     sock: zmq.asyncio.Socket, handle: Callable[[AnyMessage, bytes], Awaitable[None] | None]
 ) -> None:
     """Pass every message of `sock` to `handle(message, first_frame)` until cancelled. An invalid
-    message is logged and dropped, since it cannot be replied to."""
-    # A wait of the event loop costs several times the CPU of a message. So available messages are
-    # received without one, for a limited time: a busy socket would never let other tasks run.
+    message is logged and dropped, because no reply to it is possible."""
+    # A wait of the event loop costs several times the CPU of a message, so receive available
+    # messages without waiting. Limit the time, because a busy socket would block other tasks.
     direct: zmq.Socket[bytes] = zmq.Socket.shadow(sock.underlying)
     while True:
         frames = await sock.recv_multipart()
@@ -293,9 +293,9 @@ async def receive_each(
 
 
 async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_AGAIN_S) -> bytes:
-    """Send a request on a REQ socket and return the response. The request is repeated if none
-    arrives, since a broken connection loses messages in transit. Each wait is twice as long as the
-    previous one, since the response may not be ready."""
+    """Send a request on a REQ socket and return the response. The request is repeated if no
+    response arrives, because a broken connection loses messages in transit. Each wait is twice as
+    long as the previous one, because the response may not be ready."""
     while True:
         await sock.send(request)
         try:
@@ -307,8 +307,8 @@ async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_
 
 
 async def _next_response(sock: zmq.asyncio.Socket) -> bytes:
-    """Return the next response. A response to an earlier request makes the socket readable and is
-    dropped."""
+    """Return the next response. A response to an earlier request also makes the socket readable; it
+    is dropped."""
     while True:
         with contextlib.suppress(zmq.Again):
             response: bytes = await sock.recv()

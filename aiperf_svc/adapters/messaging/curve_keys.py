@@ -1,9 +1,9 @@
-"""Manages the CURVE key pairs by which services authenticate each other over TCP, one for each
-service.
+"""Manages the CURVE key pairs, one for each service, with which services authenticate each other
+over TCP.
 
 A service binds and connects with the same pair. A process holds the secret keys of its own services
-and the public keys of those that it communicates with (`ports.with_peers`). So the ports that admit
-its services limit what a process may send.
+and the public keys of the services that it communicates with (`ports.with_peers`). So the ports
+that admit its services limit the messages that a process may send.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ class CurveKeys(msgspec.Struct, frozen=True):
         )
 
     def of(self, services: Iterable[Service]) -> "CurveKeys":
-        """Return only the keys that a process with these services needs."""
+        """Return the subset of keys that a process with these services needs."""
         own = frozenset(services)
         known = with_peers(own)
         return CurveKeys(
@@ -49,7 +49,7 @@ class CurveKeys(msgspec.Struct, frozen=True):
         )
 
     def files(self) -> dict[str, bytes]:
-        """Return name and content of each key's file."""
+        """Return the name and content of each key's file."""
         public = {key_file(service, "public"): key for service, key in self.public.items()}
         return public | {key_file(service, "secret"): key for service, key in self.secret.items()}
 
@@ -73,7 +73,7 @@ class CurveKeys(msgspec.Struct, frozen=True):
         return cls(public, secret)
 
     def save(self, folder: Path) -> None:
-        """Write the files that `load` reads, readable by their owner only."""
+        """Write the files that `load` reads, readable only by their owner."""
         for name, key in self.files().items():
             path = folder / name
             path.touch(mode=0o600)
@@ -84,8 +84,8 @@ class CurveKeys(msgspec.Struct, frozen=True):
         return self._pair([BOUND_BY[port]], f"bind {port.name}")
 
     def to_connect(self, port: Port) -> tuple[bytes, KeyPair]:
-        """Return the public key of the service that binds `port`, and the pair of a service that
-        may connect to it. Raises EnvironmentProblem."""
+        """Return the public key of the service that binds `port`, and the key pair of a service
+        that may connect to it. Raises EnvironmentProblem."""
         pair = self._pair(sorted(CONNECTED_BY[port]), f"connect to {port.name}")
         try:
             return self.public[BOUND_BY[port]], pair

@@ -1,7 +1,7 @@
 """Runs the three forwarders of the system controller, one thread each.
 
 All services connect to the controller, so none needs the addresses of others. The event bus and the
-dataset path are plain ZeroMQ proxies. Raw records must reach the one processor that has the earlier
+dataset path are plain ZeroMQ proxies. Raw records must reach the processor that has the earlier
 fragments of the same request, so their forwarder routes by name and never drops. A worker's frames
 are `[processor, payload]`.
 """
@@ -18,7 +18,7 @@ from aiperf_svc.adapters.messaging.bus import REPORT, Bus
 from aiperf_svc.protocol.ports import Port
 
 RETRY_S = 0.005
-"""Seconds between attempts to pass a batch to a processor whose queue is full. A ROUTER polls as
+"""Seconds between attempts to pass a batch to a processor with a full queue. A ROUTER polls as
 writable while any of its peers has room."""
 
 log = logging.getLogger(__name__)
@@ -33,12 +33,12 @@ class Proxies:
         self._lost: frozenset[str] = frozenset()
 
     def give_up(self, processors: Iterable[str]) -> None:
-        """Stop forwarding records to these processors. One that hangs with a full queue would block
-        the records of all others."""
+        """Stop forwarding records to these processors. A hanging processor with a full queue would
+        block the records of all others."""
         self._lost = frozenset(processors)
 
     def start(self) -> None:
-        """Bind all seven ports, then forward. Raises EnvironmentProblem if one is taken."""
+        """Bind all seven ports, then forward. Raises EnvironmentProblem if one of them is taken."""
         events, reports = (zmq.XSUB, Port.EVENTS_IN), (zmq.XSUB, Port.REPORTS_IN)
         self._start("events", self._forward_events, events, reports, (zmq.XPUB, Port.EVENTS_OUT))
         dataset = (zmq.ROUTER, Port.DATASET_FRONT), (zmq.DEALER, Port.DATASET_BACK)
@@ -67,14 +67,14 @@ class Proxies:
     def _forward_events(
         events: zmq.Socket[Any], reports: zmq.Socket[Any], out: zmq.Socket[Any]
     ) -> None:
-        """Forward the event bus as `zmq.proxy` does, but without passing on subscriptions: every
-        service has a topic of its own, and each of thousands would be sent to each of thousands of
-        publishers. The port for reports accepts only reports, so a worker's key is not enough to
-        give orders."""
+        """Forward the event bus like `zmq.proxy`, but without its subscriptions: every service has
+        its own topic, and each of thousands of topics would be sent to each of thousands of
+        publishers. The port for reports accepts only reports, so a worker's key does not allow it
+        to publish commands."""
         poller = zmq.Poller()
         poller.register(out, zmq.POLLIN)
         for sock in (events, reports):
-            sock.send(b"\x01")  # everything
+            sock.send(b"\x01")  # all topics
             poller.register(sock, zmq.POLLIN)
         while True:
             for sock, _ in poller.poll():
@@ -91,7 +91,8 @@ class Proxies:
             name, payload = frames
             processor = bytes(name.buffer).decode(errors="replace")
             if not self._has_passed(back, processor, payload):
-                # Its worker still has the batch and sends it again when the roster names another.
+                # Its worker still has the batch and resends it when the roster names another
+                # processor.
                 log.warning("no record processor %s", processor)
 
     def _has_passed(self, back: zmq.Socket[Any], processor: str, payload: zmq.Frame) -> bool:

@@ -1,11 +1,11 @@
 """Runs the Pulumi CLI as a child process that can be interrupted and that ends with the runner.
 
-Each command runs in a session of its own, so that a terminal's Ctrl-C reaches the runner only: a
-second interrupt makes the CLI forget resources. Between the two is a process of one thread
-(`supervisor.py`), which stops the CLI when the runner is gone. So the CLI of a killed runner
-ends by itself, with its state complete. Its output goes to files: with a pipe, the end of the
-reader would kill the CLI before it has saved. Its temporary files, in which the Kubernetes provider
-leaves the cluster's key, are in a folder that is removed with the command.
+Each command runs in its own session, so a Ctrl-C in the terminal reaches only the runner: a second
+interrupt makes the CLI forget resources. A process with one thread (`supervisor.py`) runs between
+the two and stops the CLI when the runner is gone. So the CLI of a killed runner ends by itself,
+with complete state. Its output goes to files: with a pipe, the death of the reader would kill the
+CLI before it has saved its state. The Kubernetes provider writes the cluster's key into temporary
+files. They are in a folder that is removed after the command.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 
 POLL_S = 0.1
-"""Seconds between two looks at the child's events."""
+"""Seconds between two reads of the child's events."""
 SHORT_S = 120.0
 """Timeout of commands that only touch the state; a bucket may be slow."""
-TOLD = ("up", "destroy", "refresh")
+LOGGED_COMMANDS = ("up", "destroy", "refresh")
 """Commands whose output is kept if they fail. Pulumi hides secrets in it."""
 NO_STACK = "no stack named"
 INTERRUPT = b"i"
-"""Byte that asks the supervisor for an interrupt; any byte does."""
+"""Requests an interrupt from the supervisor; any byte would do."""
 _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<at>\S+)")
 _CONFLICT = "[409] Conflict: Another update is currently in progress"
-"""Messages of Pulumi's own service."""
+"""Message of Pulumi Cloud."""
 
 OnEvent = Callable[[Json], None]
 TakeOver = Callable[[Sequence["Lock"]], Awaitable[bool]]
@@ -48,7 +48,7 @@ TakeOver = Callable[[Sequence["Lock"]], Awaitable[bool]]
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Lock on a stack's state: the process that works on it, or did when it died."""
+    """Lock on a stack's state, with the process that took it."""
 
     user: str
     host: str
@@ -73,7 +73,7 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """Reason of the failure, in few lines."""
+        """Reason of the failure, in a few lines."""
         if self.killed_by:
             return f"it was killed by signal {self.killed_by} (9: perhaps for lack of memory)"
         return in_few_lines(causes_in(self.errors) or causes_in(self.out))
@@ -102,20 +102,20 @@ class PulumiCli:
         held: Sequence[int] = (),
         take_over: TakeOver | None = None,
     ) -> None:
-        """Set up the CLI. `private` is removed if the runner is killed; `held` are descriptors of
-        locks, which last until the CLI has ended. `take_over` decides whether locks that refuse a
+        """`private` is a folder that is removed if the runner is killed. `held` are descriptors of
+        locks, which the CLI keeps until it ends. `take_over` decides whether locks that refuse a
         command may be removed."""
         self.folder, self._stack, self._environ = folder, stack, environ
         self._private, self._held, self._take_over = private, tuple(held), take_over
         self.logs = logs
         """Folder for the output of the commands."""
         self.notice = notice
-        """Text for the user about where the state is."""
+        """Message for the user about the location of the state."""
         self._count = 0
 
     @property
     def backend(self) -> str:
-        """URL of the state; empty: the one that `pulumi login` chose."""
+        """URL of the state; empty for the backend that `pulumi login` chose."""
         return self._environ.get("PULUMI_BACKEND_URL", "")
 
     # --- state and settings ----------------------------------------------------------------------
@@ -143,9 +143,9 @@ class PulumiCli:
             raise PulumiFailed(f"config set --secret {name}", ended)
 
     async def values(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return values of the stack's file, secret ones in plain text. Pulumi reads them only if
-        the state has the stack, so it is added meanwhile. Raises PulumiFailed if there is no such
-        value, or it cannot be decrypted."""
+        """Return values of the stack's file, with secrets in plain text. Pulumi reads them only if
+        the state contains the stack, so the stack is added for the time of the call. Raises
+        PulumiFailed if a value is missing or cannot be decrypted."""
         is_new = not await self.export()
         await self.add()
         try:
@@ -162,13 +162,13 @@ class PulumiCli:
         return ended.out.rstrip("\n")
 
     async def _forget(self) -> None:
-        """Remove the stack, which must be empty, from the state. Its file stays."""
+        """Remove the stack, which must be empty, from the state. Its stack file stays."""
         ended = await self._run("stack", "rm", "-y", "--preserve-config", "-s", self._stack)
         if ended.code and NO_STACK not in ended.errors:
             raise PulumiFailed("stack rm", ended)
 
     async def unlock(self) -> None:
-        """Remove the lock of a process that is gone."""
+        """Remove the lock of a process that no longer runs."""
         ended = await self._run("cancel", "-y", "-s", self._stack)
         if ended.code:
             raise PulumiFailed("cancel", ended)
@@ -176,21 +176,20 @@ class PulumiCli:
     # --- the cluster -----------------------------------------------------------------------------
 
     async def up(self, on_event: OnEvent, *, stop: asyncio.Event, at_once: int = 0) -> Ended:
-        """Create the stack, with `at_once` operations at the same time; 0: as many as Pulumi
-        chooses. If `stop` is set, the CLI is interrupted once and awaited."""
+        """Create the stack, with at most `at_once` operations at the same time; 0 for Pulumi's
+        default. If `stop` is set, interrupt the CLI once and wait for it."""
         limit = ("--parallel", str(at_once)) if at_once else ()
         return await self._work("up", ("--skip-preview", *limit), on_event, stop)
 
     async def destroy(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
-        """Delete the stack. A zero exit code does not prove that it is gone. There is no refresh
-        before, which would take half of the time: missing objects are noticed when they are
-        deleted."""
+        """Delete the stack. A zero exit code does not prove that it is gone. No refresh runs
+        before: it would take half of the time, and the deletion notices missing objects."""
         arguments = ("--skip-preview", "--refresh=false")
         return await self._work("destroy", arguments, on_event, stop)
 
     async def refresh(self, *, clear_pending: bool = False) -> Ended:
-        """Update the state from the cluster. With `clear_pending`, unfinished creations are removed
-        from the state; their objects must have been found by label before."""
+        """Update the state from the cluster. With `clear_pending`, remove unfinished creations from
+        the state; the caller must have found their objects by label before."""
         more = ("--clear-pending-creates",) if clear_pending else ()
         arguments = ("--skip-preview", *more)
         return await self._work("refresh", arguments, lambda event: None, asyncio.Event())
@@ -262,7 +261,7 @@ class PulumiCli:
         with out.open("wb") as to_out, errors.open("wb") as to_errors:
             out.chmod(0o600)
             try:
-                # A child of asyncio would be reaped by asyncio.
+                # asyncio would reap its own child.
                 child = subprocess.Popen(  # noqa: ASYNC220
                     (*_supervised(listening, temporary, self._private), *command),
                     cwd=self.folder,
@@ -286,7 +285,7 @@ class PulumiCli:
                 await _end(child, stop, stopping, look)
             finally:
                 if child.poll() is None:
-                    # The caller has stopped waiting: a timeout, a cancellation or an error.
+                    # The caller has stopped waiting: timeout, cancellation or error.
                     stopping.ask()
                     child.wait(cli_supervisor.STOP_S + SHORT_S)
         if child.returncode < 0:
@@ -298,7 +297,7 @@ class PulumiCli:
             out=out.read_text(errors="replace"),
             errors=errors.read_text(errors="replace"),
         )
-        if ended.code and arguments[0] in TOLD:
+        if ended.code and arguments[0] in LOGGED_COMMANDS:
             out.rename(out.with_suffix(".out.log"))
         else:
             # It may hold a token.
@@ -309,12 +308,12 @@ class PulumiCli:
 
 
 class _Stop:
-    """Pipe to the supervisor. Closing it means that the runner is gone, so it is closed at the
-    end."""
+    """Pipe to the supervisor. It is closed at the end, because closing it tells the supervisor that
+    the runner is gone."""
 
     def __init__(self, control: int) -> None:
         self._control = control
-        self._was_asked = False
+        self._is_requested = False
 
     def __enter__(self) -> "_Stop":
         return self
@@ -324,8 +323,8 @@ class _Stop:
 
     def ask(self) -> None:
         """Ask the supervisor once to interrupt the CLI."""
-        if not self._was_asked:
-            self._was_asked = True
+        if not self._is_requested:
+            self._is_requested = True
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._control, INTERRUPT)
 
@@ -350,8 +349,8 @@ async def _end(
 
 
 async def _end_session(leader: int) -> None:
-    """Wait for a CLI that has lost its supervisor, then kill the rest of its session, to which
-    plugins with process groups of their own belong."""
+    """Wait for a CLI that has lost its supervisor, then kill the rest of its session. Plugins with
+    their own process groups belong to that session."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + cli_supervisor.STOP_S
     while members := _session(leader):
@@ -363,13 +362,13 @@ async def _end_session(leader: int) -> None:
 
 
 def _session(leader: int) -> dict[int, str]:
-    """Return the processes of a session that are alive, with their names."""
+    """Return the living processes of a session, with their names."""
     return {e.pid: e.name for e in all_stats() if e.session == leader and e.is_alive}
 
 
 def _supervised(control: int, temporary: str, private: Path | None) -> tuple[str, ...]:
     script = str(Path(cli_supervisor.__file__))
-    # Isolated and without `site`, it starts twice as fast.
+    # Isolated mode without `site` starts twice as fast.
     return (sys.executable, "-I", "-S", script, str(control), temporary, str(private or ""))
 
 
@@ -398,12 +397,12 @@ def executable(environ: Mapping[str, str]) -> str:
 
 
 def is_locked(ended: Ended) -> bool:
-    """Return whether a command was refused because another one works on the state."""
+    """Return whether a command was refused because another one uses the state."""
     return bool(locks_in(f"{ended.errors}\n{ended.out}")) or _CONFLICT in ended.errors + ended.out
 
 
 def locks_in(output: str) -> tuple[Lock, ...]:
-    """Return the locks that a refused command names."""
+    """Return the locks that the output of a refused command names."""
     return tuple(
         Lock(user=each["user"], host=each["host"], pid=int(each["pid"]), at=each["at"])
         for each in _LOCK.finditer(output)

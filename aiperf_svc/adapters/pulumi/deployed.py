@@ -8,24 +8,24 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, RUN_ID
 
 LIFETIME, ROOT_UIDS = "aiperf:stack:Lifetime", "rootUids"
-"""Type of a component, and its output by which a state knows the stacks that it has made: the UIDs
-of the anchor and of the stack's own namespace. They are in the state as soon as both exist, also if
-`up` then fails. A refresh leaves them as they are, while it reads the object of another stack with
-the same name as if it were the state's own."""
+"""Type of a component, and its output with the UIDs of the roots that a state created: the anchor
+and the stack's own namespace. Pulumi stores the output as soon as both exist, even if `up` fails
+afterwards. A refresh does not change it, but reads another stack's object with the same name as if
+it were the state's own."""
 ROOT_TYPES = ("kubernetes:core/v1:Namespace", "kubernetes:core/v1:ConfigMap")
 
 
 def resources(state: Json, kind: str) -> Iterator[Json]:
-    """Yield the resources whose type begins with `kind`, except those that were replaced."""
+    """Yield the resources whose type starts with `kind`, except replaced ones."""
     for each in (state.get("deployment") or {}).get("resources") or ():
         if each.get("type", "").startswith(kind) and not each.get("delete"):
             yield each
 
 
 def made_roots(resources: Iterable[Json]) -> frozenset[str]:
-    """Return the UIDs of the roots that a state has made, from the type and the outputs of its
-    resources. Without that output, because `up` was killed before or an earlier version made the
-    stack, these are the UIDs of all namespaces and ConfigMaps in the state."""
+    """Return the UIDs of the roots that this state created, from the type and the outputs of its
+    resources. The output is missing if `up` was killed earlier or an older version created the
+    stack. The result is then the UIDs of all namespaces and ConfigMaps in the state."""
     registered, objects = set[str](), set[str]()
     for each in resources:
         outputs = each.get("outputs") or {}
@@ -46,8 +46,7 @@ def namespaces_in(resources: Iterable[Json]) -> frozenset[str]:
 
 
 def cluster_scoped_in(resources: Iterable[Json]) -> frozenset[str]:
-    """Return the objects among resources that are in no namespace, except namespaces, as
-    `KIND/NAME`."""
+    """Return the cluster-scoped objects among resources, except namespaces, as `KIND/NAME`."""
     found = set[str]()
     for each in resources:
         metadata = (each.get("outputs") or {}).get("metadata") or {}
@@ -67,10 +66,10 @@ def namespace_of(state: Json) -> tuple[str, str] | None:
 
 
 def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
-    """Return the UIDs of the stack's roots, its namespaces and anchors, and namespace and name of
-    those whose creation had not ended when the state was written, or whose `up` was killed before
-    it wrote their UIDs: Pulumi keeps these until a refresh clears them. A root of another stack
-    that a refresh has read is left out."""
+    """Return the UIDs of the stack's roots (its namespaces and anchors), and the namespace and name
+    of each root with an unfinished creation. A creation is unfinished if it had not ended when the
+    state was written, or if `up` was killed before it wrote the UID. Pulumi keeps these entries
+    until a refresh clears them. A root of another stack that a refresh has read is excluded."""
     deployment = state.get("deployment") or {}
 
     def metadata(each: Json, side: str) -> Json:
@@ -92,7 +91,7 @@ def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[tupl
     present = {uid for uid, each in made.items() if not each.get("delete")}
     anchors = {uid for uid in present if made[uid]["type"] == ROOT_TYPES[1]}
     if known and anchors and not anchors & known:
-        # The state's own stack is gone, and a refresh has read another one.
+        # The state's own stack is gone, and a refresh has read another stack.
         own -= present - known
     return frozenset(own), frozenset(
         (str(each.get("namespace") or ""), str(each["name"])) for each in making if each.get("name")
@@ -110,8 +109,7 @@ def benchmark_of(state: Json) -> Json | None:
 
 
 def runs_of(state: Json) -> frozenset[str]:
-    """Return the ids of the runs that the services' pods belong to. There are several if an `up`
-    was interrupted."""
+    """Return the run ids of the services' pods. There are several if an `up` was interrupted."""
     return frozenset(
         str(variable["value"])
         for each in resources(state, "kubernetes:apps/v1:Deployment")

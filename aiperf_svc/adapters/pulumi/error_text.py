@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from aiperf_svc.domain.foreign_text import one_line
 
 LONGEST = 400
-"""Most characters of one cause."""
+"""Maximum number of characters of a cause."""
 SHOWN = 3
 _COLOUR = re.compile(r"<\{%[^%]*%\}>|\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
@@ -19,12 +19,12 @@ _SUMMARY = re.compile(
     r"^(update|preview|destroy|refresh|resource (creation|deletion|update)) (failed|canceled)\b",
     re.IGNORECASE,
 )
-"""Lines that only report that something failed."""
+"""Lines that only report that a command failed."""
 _ITEM = re.compile(r"(?:^(?:error: )?\d+ errors? occurred:)?\s*\n\s*\* ")
-"""Prefix of each of several errors in one message."""
+"""Prefix of each error in a message with several errors."""
 _POD = re.compile(r"^\[Pod ")
 _ERROR, _NO_ERROR = re.compile(r"^\s*error: "), re.compile(r"^\S|^\s*(warning|info|debug): |:$")
-"""Beginning of an error in a command's output, and a line that belongs to none."""
+"""Start of an error in a command's output, and start of a line that is not an error."""
 _PROGRESS = re.compile(r"\s*(@|[+~-]{1,2} |warning: )")
 _TRACEBACK = "Traceback (most recent call last)"
 
@@ -36,7 +36,7 @@ def causes(messages: Iterable[str]) -> tuple[str, ...]:
 
 
 def causes_in(output: str) -> tuple[str, ...]:
-    """Return the errors in a command's output, without its lines of progress."""
+    """Return the errors in a command's output, without its progress lines."""
     blocks: list[str] = []
     is_error = False
     lines = [line for line in _COLOUR.sub("", output).splitlines() if line.strip()]
@@ -52,7 +52,7 @@ def causes_in(output: str) -> tuple[str, ...]:
 
 
 def in_few_lines(found: tuple[str, ...]) -> str:
-    """Format the first cause in the first line, some more below, and the number of the others."""
+    """Format the causes: the first in one line, a few below it, then the number of others."""
     more = len(found) - SHOWN
     last = [f"and {more} more"] if more > 0 else []
     return "\n  ".join([*found[:SHOWN], *last]) or "no reason given"
@@ -64,7 +64,7 @@ def _cause(message: str) -> str:
         # The last line of a traceback is the exception.
         text = text.splitlines()[-1]
     first, *more = [_stripped(item) for item in _ITEM.split(text) if item.strip()] or [""]
-    # The messages of a Deployment do not explain a failure; those of its pods may.
+    # The messages of a Deployment do not explain a failure; the messages of its pods may.
     pods = [each for each in more if _POD.match(each)]
     return one_line(f"{first}: {pods[0]}" if pods else first, limit=LONGEST)
 

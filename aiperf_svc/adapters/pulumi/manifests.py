@@ -15,7 +15,7 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.process_environment import without_working_folder
 
 LONGEST_S = 120.0
-"""Longest time of the program, on a busy machine."""
+"""Timeout of the program; generous for a busy machine."""
 
 
 async def read_manifests(
@@ -29,7 +29,7 @@ async def read_manifests(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # Without a holder, the program would look for other holders in the cluster.
+        # Without a holder in its config, the program would look for other holders in the cluster.
         env={**without_working_folder(environ), HOLDER: "preflight"},
         start_new_session=True,
     )

@@ -1,5 +1,5 @@
-"""What tells the objects of a stack from others of the same names, since Pulumi reads and deletes
-by name."""
+"""Distinguishes the objects of a stack from other objects of the same names. Pulumi reads and
+deletes by name."""
 
 from collections.abc import Collection, Iterable
 
@@ -22,8 +22,8 @@ from aiperf_svc.domain.json_objects import Json
 async def own_in_state(
     cluster: Cluster, state: Json, there: Iterable[ObjectRef], *, stack: str
 ) -> set[str]:
-    """Return the UIDs of the roots that a state has made, and of those among `there` that it was
-    making when its process was killed. Raises Refused, Unreachable."""
+    """Return the UIDs of the roots that a state has created, and of the objects in `there` that it
+    was creating when its process was killed. Raises Refused, Unreachable."""
     uids, making = deployed.roots_of(state, stack=stack)
     return {*uids, *(e.uid for e in await made_while_killed(cluster, stack, there, making))}
 
@@ -31,15 +31,15 @@ async def own_in_state(
 async def refuse_namesakes(
     cluster: Cluster, record: RunRecord, others: Iterable[ObjectRef]
 ) -> None:
-    """Raise StackInUse if one of these roots of other stacks is where this one was, or a namespace
-    of no stack. Pulumi reads and deletes objects by their names, which both have in common. Raises
-    Refused, Unreachable."""
+    """Raise StackInUse if the namespace of this removed stack now contains another stack, or was
+    replaced by a namespace of no stack. Pulumi would read and delete its objects, because it finds
+    them by name. `others` are roots of other stacks. Raises Refused, Unreachable."""
     if record.namespace in namespaces_of(others):
         raise StackInUse(
-            f"stack {record.stack} is gone from namespace {record.namespace}, and another one of "
-            "its name is there, whose objects Pulumi would delete with this state. The state is "
-            f"left as it is; when the other stack is gone, aiperf-svc gc {record.stack} updates "
-            "it, and --take-over removes the other stack too"
+            f"namespace {record.namespace} now contains another stack {record.stack}, which "
+            "Pulumi would delete with this state. The state is unchanged; when that stack is "
+            f"gone, aiperf-svc gc {record.stack} updates it, and --take-over removes the other "
+            "stack too"
         )
     if record.namespace_uid is not None and record.namespace:
         await refuse_strangers(cluster, record.stack, record.namespace, record.own or ())
@@ -48,31 +48,31 @@ async def refuse_namesakes(
 async def refuse_strangers(
     cluster: Cluster, stack: str, namespace: str, own: Collection[str]
 ) -> None:
-    """Raise StackInUse if the namespace that a stack has made is gone, and somebody has made one of
-    its name that is not a stack's. Raises Refused, Unreachable."""
+    """Raise StackInUse if the stack's own namespace is gone and a namespace with the same name
+    exists that belongs to no stack. Raises Refused, Unreachable."""
     found = await find_object(cluster, f"{NAMESPACE.path()}/{namespace}")
     if found is None or found["metadata"]["uid"] in own:
         return
     there = object_ref(NAMESPACE, found["metadata"])
     if not (is_labelled(there, stack) and roots_of([there], stack)):
         raise StackInUse(
-            f"namespace {namespace} of stack {stack} is gone, and another one of its name is "
-            "there, which Pulumi would delete with this state. The state is left as it is; when "
-            f"that namespace is gone too, aiperf-svc gc {stack} updates it"
+            f"namespace {namespace} of stack {stack} was replaced by another namespace of the same "
+            "name, which Pulumi would delete with this state. The state is unchanged; when that "
+            f"namespace is gone too, aiperf-svc gc {stack} updates it"
         )
 
 
 async def refuse_strangers_of(
     cluster: Cluster, stack: str, state: Json, own: Collection[str]
 ) -> None:
-    """As `refuse_strangers`, for all that a state lists and that is in no namespace."""
+    """Like `refuse_strangers`, for all cluster-scoped objects in a state."""
     listed = [*deployed.resources(state, "kubernetes:")]
     for namespace in deployed.namespaces_in(listed):
         await refuse_strangers(cluster, stack, namespace, own)
     made = deployed.cluster_scoped_in(listed)
     if made and (taken := names_of_others(await take_outside(cluster), made, stack=stack)):
         raise StackInUse(
-            f"stack {stack} is gone, and others have made {', '.join(taken)} again, which Pulumi "
-            "would delete with this state. The state is left as it is; when they are gone too, "
+            f"stack {stack} is gone, and {', '.join(taken)} now belong to others, but Pulumi "
+            "would delete them with this state. The state is unchanged; when they are gone too, "
             f"aiperf-svc gc {stack} updates it"
         )

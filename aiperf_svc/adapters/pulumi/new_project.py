@@ -1,7 +1,6 @@
-"""A Pulumi project in a folder of a user: the program, stack files, and this version pinned.
+"""Creates a Pulumi project in a user's folder: the program, stack files, and a pin to this version.
 
-The project has the name of this program's own, so that `pulumi` and `aiperf-svc` mean the same
-stacks.
+The project has the name of the built-in program, so `pulumi` and `aiperf-svc` use the same stacks.
 """
 
 import json
@@ -71,8 +70,8 @@ _SCHEMA_LINE = "# yaml-language-server: $schema=schema.json"
 
 
 def project_files(stacks: Sequence[str], schema: Mapping[str, object]) -> dict[str, str]:
-    """Return the path and text of each file of a project. `stacks` are names of stack files that
-    come with this program, and with the manifests that they name; `schema` is that of a stack file.
+    """Return the path and text of each file of a project. `stacks` are names of built-in stack
+    files; the manifests that they reference are included. `schema` is the schema of a stack file.
     Raises ConfigError."""
     files = {
         "Pulumi.yaml": _PULUMI,

@@ -1,9 +1,9 @@
-"""The finished plan of a stack on its way from the runner to the Pulumi program.
+"""Passes the finished plan of a stack from the runner to the Pulumi program.
 
-The runner plans with its facts about the cluster, writes the plan into a private file, and names
-the file to the program. Plain `pulumi up` has no such file: the program then makes the plan by the
-function that the runner uses too (`workloads.stacks.plan_stack`). A plan names the keys under which
-Pulumi keeps secrets encrypted, and has no value of a secret.
+The runner plans with facts about the cluster, writes the plan into a private file, and passes the
+file's path to the program. Plain `pulumi up` has no such file: the program then calls the function
+that the runner calls too (`workloads.stacks.plan_stack`). A plan contains the keys of secrets in
+Pulumi's config, but no values of secrets.
 """
 
 from pathlib import Path
@@ -18,13 +18,13 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
 
 PLAN = "AIPERF_PLAN"
-"""Variable of the program that names the file."""
+"""Environment variable of the program with the path of the file."""
 FILE = "plan.json"
 
 
 def encode_plan(plan: StackPlan) -> bytes:
     content = {name: getattr(plan, name) for name in plan.__struct_fields__}
-    # The kind of the config chooses its model, so it is read as a file of a user is.
+    # The kind of the config chooses its model, so parse it like a user's file.
     content["config"] = non_defaults(plan.config)
     return msgspec.json.encode(content, enc_hook=_from_model)
 
@@ -41,7 +41,8 @@ def decode_plan(data: bytes) -> StackPlan:
 
 
 def write_plan(folder: Path, plan: StackPlan) -> Path:
-    """Write the plan into a private folder, and return its file. Raises EnvironmentProblem."""
+    """Write the plan into a private folder, and return the path of the file. Raises
+    EnvironmentProblem."""
     path = folder / FILE
     try:
         path.write_bytes(encode_plan(plan))

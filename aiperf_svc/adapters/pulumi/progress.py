@@ -1,4 +1,4 @@
-"""Summarises the events of the Pulumi CLI in few lines."""
+"""Summarises the events of the Pulumi CLI in a few lines."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ WORDS = {
     "delete": "removed",
     "delete-replaced": "removed",
 }
-"""Operations that are counted. Components and providers are not objects of the cluster."""
+"""Operations that are counted. Components and providers are not Kubernetes objects."""
 KUBERNETES = "kubernetes:"
 LEASE = "kubernetes:coordination.k8s.io/v1:Lease"
 
@@ -31,9 +31,9 @@ class Progress:
         *,
         on_lease: Callable[[str], None] = lambda namespace: None,
     ) -> None:
-        """`on_lease` gets the namespace of the stack's Lease as soon as that exists."""
+        """`on_lease` gets the namespace of the stack's Lease as soon as the Lease exists."""
         self._what, self._say, self._clock, self._on_lease = what, say, clock, on_lease
-        self._said_mono_s = clock()
+        self._printed_mono_s = clock()
         self._counts: dict[str, int] = {}
         self._open: dict[str, None] = {}
         self._stepped_mono_s = clock()
@@ -47,12 +47,12 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        """True if any operation has begun."""
+        """True if any operation has started."""
         return bool(self._counts or self._open)
 
     @property
     def quiet_s(self) -> float:
-        """Seconds since an operation last began or ended."""
+        """Seconds since an operation last started or ended."""
         return self._clock() - self._stepped_mono_s
 
     def handle(self, event: Json) -> None:
@@ -65,8 +65,8 @@ class Progress:
         made = event.get("resOutputsEvent", {}).get("metadata", {})
         if made.get("type") == LEASE and (new := made.get("new")) and new.get("id"):
             self._on_lease(new["id"].partition("/")[0])
-        if self._clock() - self._said_mono_s >= EVERY_S and self.has_begun:
-            self._said_mono_s = self._clock()
+        if self._clock() - self._printed_mono_s >= EVERY_S and self.has_begun:
+            self._printed_mono_s = self._clock()
             self._say(self.line())
 
     def line(self) -> str:

@@ -39,10 +39,10 @@ class Backend:
     """Location of the state, and the variables that open it."""
 
     url: str
-    """URL of the backend; empty: the one that `pulumi login` chose."""
+    """URL of the backend; empty for the backend that `pulumi login` chose."""
     environ: dict[str, str] = field(default_factory=dict)
     notice: str = ""
-    """Text for the user about a default that was chosen."""
+    """Message for the user about a default that was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Program:
 
 
 def find_program() -> Program:
-    """Find the program: beside the package in a checkout, inside it in an installed wheel.
+    """Find the program: beside the package in a checkout, inside the package in an installed wheel.
 
     Raises EnvironmentProblem.
     """
@@ -71,13 +71,13 @@ def find_program() -> Program:
 
 
 def check_tools(environ: Mapping[str, str]) -> None:
-    """Raise EnvironmentProblem if the Pulumi CLI is missing, or what its program imports."""
+    """Raise EnvironmentProblem if the Pulumi CLI or a package of its program is missing."""
     executable(environ)
     check_packages()
 
 
 def check_packages() -> None:
-    """Raise EnvironmentProblem if packages are missing that the Pulumi program imports."""
+    """Raise EnvironmentProblem if a package is missing that the Pulumi program imports."""
     if importlib.util.find_spec("pulumi_kubernetes") is None:
         raise EnvironmentProblem(
             f"the Python of this command ({sys.executable}) lacks the packages of the Pulumi "
@@ -116,7 +116,7 @@ def choose_backend(home: StateHome, environ: Mapping[str, str] = os.environ) -> 
         chosen[BACKEND] = url
         notice = f"no Pulumi backend is configured: the stack's state is kept in {home.backend}"
     if file_state.folder_of(url) is not None:
-        # The CLI works in another folder, and must not leave a state that cannot be read.
+        # The CLI runs in another folder, and must not write a state that becomes unreadable.
         url = chosen[BACKEND] = file_state.without_attributes(url)
     is_service = url.startswith(("http://", "https://"))
     if not is_service and not any(name in environ for name in PASSPHRASES):
@@ -139,7 +139,7 @@ def ephemeral_backend(folder: Path) -> Backend:
 
 
 def repair_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
-    """Repair what a kill left of the stack's state in a folder. Returns what was done, in words."""
+    """Repair a stack's state in a folder after a kill. Returns descriptions of the repairs."""
     folder = file_state.folder_of(backend.url)
     if folder is None:
         return ()
@@ -155,16 +155,16 @@ def repair_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
 def cli_environment(
     backend: Backend, given: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the variables of the CLI's process; `given` are those for the program."""
+    """Return the variables of the CLI's process; `given` are variables for the program."""
     kept = dict(environ)
     if PASSPHRASES[1] in backend.environ:
         kept.pop(PASSPHRASE, None)
     return {
         **kept,
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-        # `--event-log` is a flag for programs.
+        # Without this variable, the CLI refuses `--event-log`.
         "PULUMI_DEBUG_COMMANDS": "true",
-        # A language host that knows nothing of virtual environments takes the first `python3`.
+        # A language host without support for virtual environments runs the first `python3` on PATH.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
         **backend.environ,
         **given,
@@ -172,8 +172,8 @@ def cli_environment(
 
 
 def kubeconfig_with(context: str, files: Sequence[Path]) -> Path:
-    """Return the first kubeconfig that has the context, since Pulumi's provider takes one file; the
-    first that exists if none has it."""
+    """Return the first kubeconfig that has the context; if none has it, the first that exists.
+    Pulumi's provider accepts only one file."""
     for file in files:
         with suppress(ConfigError, KeyError, TypeError):
             if any(each["name"] == context for each in read_yaml(file)["contexts"]):
@@ -209,8 +209,7 @@ def _logged_in(environ: Mapping[str, str]) -> str | None:
 
 
 def is_pulumi(pid: int) -> bool:
-    """Return whether a process of this machine is alive and, as far as can be seen, is the CLI:
-    process numbers are reused."""
+    """Return whether this process is alive and is the CLI: process numbers are reused."""
     if not is_alive(pid):
         return False
     try:
@@ -228,10 +227,10 @@ def check_locks(
     is_alive: Callable[[int], bool] = is_pulumi,
 ) -> None:
     """Raise EnvironmentProblem unless every lock belongs to a dead process; StackInUse if one
-    belongs to a live one.
+    belongs to a live process.
 
-    A lock of another machine counts as dead with `force` only; one of a live process of this
-    machine never does.
+    A lock of another machine counts as dead only with `force`. A lock of a live process of this
+    machine never counts as dead.
     """
     here = host or socket.gethostname()
     for lock in locks:
@@ -255,8 +254,8 @@ async def take_over(
     host: str | None = None,
     is_alive: Callable[[int], bool] = is_pulumi,
 ) -> bool:
-    """Return whether all of these locks belong to ended processes of this machine, or to pods that
-    `has_ended` tells have ended, and print so. The locks can then be removed."""
+    """Return whether all of these locks belong to processes of this machine that have ended, or to
+    pods for which `has_ended` is true. The locks can then be removed. Print each of them."""
     here = host or socket.gethostname()
     for lock in locks:
         if lock.host == here and not is_alive(lock.pid):

@@ -1,7 +1,7 @@
 """Reads the objects of a release: from a Helm chart, from manifests, or from the config itself.
 
-Charts and kustomizations are rendered by Pulumi's Kubernetes provider, without a cluster. The same
-source is rendered once in a process, so that the plan that was reviewed is the one that is created.
+Pulumi's Kubernetes provider renders charts and kustomizations, without a cluster. A process renders
+each source once, so the reviewed plan is the plan that is created.
 """
 
 import functools
@@ -30,11 +30,11 @@ from aiperf_svc.plan.release import NAMESPACE, Rendered
 
 PLUGIN = "pulumi-resource-kubernetes"
 PLUGIN_VARIABLES = ("PATH", "PULUMI_HOME")
-"""Variables by which it is found."""
+"""Environment variables that decide where the plugin is found."""
 INSTALL = "pulumi plugin install resource kubernetes"
 KEY = "deployment.target.from"
 LONGEST_S = 120.0
-"""Longest time to render: a chart may have to be downloaded."""
+"""Timeout of rendering: a chart may have to be downloaded."""
 KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _PREFIXES = (
     "failed to generate YAML for specified Helm chart: ",
@@ -47,8 +47,8 @@ def render_release(
     target: Target, *, base: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> tuple[Rendered, ...]:
     """Return the objects of a target of kind release, for each source. Paths are relative to
-    `base`, or to the working folder. Raises ConfigError with one line for what cannot be read or
-    rendered."""
+    `base`, or to the working folder. Raises ConfigError with a one-line reason if a source cannot
+    be read or rendered."""
     folder, plugin = str(base or Path.cwd()), plugin_path(environ)
     return tuple(_rendered(each.model_dump_json(), folder, plugin) for each in target.sources)
 
@@ -74,8 +74,8 @@ def _rendered(text: str, base: str, plugin: str) -> Rendered:
 
 
 def _chart_of(source: ReleaseSource, base: str) -> str:
-    """Return the name or URL of a chart, or the absolute path of a local one; empty if it is
-    none."""
+    """Return the name or URL of a chart, or the absolute path of a local chart; empty if the source
+    is not a chart."""
     if source.chart is None or source.is_remote:
         return source.chart or ""
     return str(Path(base, source.chart).absolute())
@@ -103,7 +103,7 @@ def _helm_options(source: ReleaseSource, chart: str) -> Json:
 
 
 def plugin_path(environ: Mapping[str, str]) -> str:
-    """Return the path of the provider's plugin: the one on PATH, or the newest that Pulumi has
+    """Return the path of the provider's plugin: on PATH, or the newest version that Pulumi has
     installed; empty if there is none."""
     found = shutil.which(PLUGIN, path=environ.get("PATH"))
     if found is not None:
@@ -139,7 +139,7 @@ def _invoke(plugin: str, token: str, args: Json, what: str) -> Sequence[Any]:
             f"{KEY}: {what} cannot be rendered: no result after {LONGEST_S:g} s"
         ) from error
     if done.returncode:
-        # Of a program that has failed itself, the last line has the error.
+        # If the plugin itself failed, the last line contains the error.
         reason = done.stderr.strip()
         reason = reason.splitlines()[-1] if reason.startswith("Traceback") else reason
         for prefix in _PREFIXES:
@@ -150,7 +150,7 @@ def _invoke(plugin: str, token: str, args: Json, what: str) -> Sequence[Any]:
 
 
 def _documents(path: Path, what: str) -> list[Any]:
-    """Return the documents of a YAML file, or of all YAML files of a folder, by name."""
+    """Return the documents of a YAML file, or of a folder's YAML files sorted by name."""
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.suffix in (".yaml", ".yml", ".json"))
     else:
@@ -170,7 +170,7 @@ def _documents(path: Path, what: str) -> list[Any]:
 
 
 def _objects(documents: Sequence[Any], what: str) -> list[Json]:
-    """Return the objects of documents, those of a List one by one. Raises ConfigError."""
+    """Return the objects of the documents; Lists are flattened. Raises ConfigError."""
     found: list[Json] = []
     for number, each in enumerate(documents, 1):
         if each is None:

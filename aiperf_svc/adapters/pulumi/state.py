@@ -1,14 +1,15 @@
-"""Pulumi's state in a folder: written so that a kill cannot break it, and repaired if it is broken.
+"""Pulumi's state in a folder: configured so that a kill cannot break it, and repaired if it is
+broken.
 
-The CLI replaces a file by renaming, and keeps a second one beside it, `<file>.attrs`, which it
+The CLI replaces a file by renaming, and keeps a second file `<file>.attrs` beside it, which it
 creates empty and then fills. A kill in between leaves a state that no command can read. The second
-file holds a content type and a checksum, which Pulumi does not need: an option in the backend's URL
-turns it off, and one that cannot be read can be removed.
+file holds a content type and a checksum. Pulumi does not need them: an option in the backend's URL
+turns the file off, and an unreadable one can be removed.
 
     <folder>/.pulumi/
         meta.yaml
-        stacks/<project>/<stack>.json           with .bak, the one before
-        backups/<project>/<stack>/              one of each command
+        stacks/<project>/<stack>.json           with .bak, the previous version
+        backups/<project>/<stack>/              one file for each command
         locks/organization/<project>/<stack>/   one file for each process that works on the stack
 """
 
@@ -24,16 +25,16 @@ from urllib.parse import parse_qsl, urlencode
 SCHEME = "file://"
 ATTRIBUTES = ".attrs"
 UNFINISHED = "fileblob"
-"""Beginning of the names of files that are renamed when they are complete."""
+"""Prefix of files that are renamed when they are complete."""
 OLD_S, LOCK_OLD_S = 60.0, 1.0
-"""Age at which an unfinished file is abandoned; writing one takes milliseconds."""
+"""Age after which an unfinished file counts as abandoned; writing a file takes milliseconds."""
 BROKEN = ".broken"
-"""Suffix of a checkpoint that could not be read."""
+"""Suffix of an unreadable checkpoint."""
 
 
 def user_home() -> Path:
-    """Return the home folder as the CLI finds it: that of the passwd entry and, only without one,
-    `HOME`."""
+    """Return the home folder as the CLI finds it: from the passwd entry, or from `HOME` if there is
+    no entry."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -56,8 +57,8 @@ def folder_of(url: str) -> Path | None:
 
 
 def without_attributes(url: str) -> str:
-    """Return the URL of a backend in a folder with an absolute path, and with the option for no
-    second files; any other URL unchanged."""
+    """Return the URL of a folder backend with an absolute path and with the option that turns
+    `.attrs` files off; any other URL unchanged."""
     folder = folder_of(url)
     if folder is None:
         return url
@@ -66,8 +67,8 @@ def without_attributes(url: str) -> str:
 
 
 def repair(folder: Path, *, project: str, stack: str) -> tuple[str, ...]:
-    """Repair a stack's state that cannot be read because a command was killed, by removing or
-    replacing files. Returns what was done, in words. Raises OSError."""
+    """Make a stack's state readable after a command was killed, by removing or replacing files.
+    Returns descriptions of the repairs. Raises OSError."""
     state = folder / ".pulumi"
     stacks = state / "stacks" / project
     locks = state / "locks" / "organization" / project / stack
@@ -76,12 +77,12 @@ def repair(folder: Path, *, project: str, stack: str) -> tuple[str, ...]:
     for path in (state / f"meta.yaml{ATTRIBUTES}", *_files((stacks, locks, *histories))):
         if path.name.endswith(ATTRIBUTES) and not _is_json(path):
             path.unlink(missing_ok=True)
-            done.append(f"removed {path}, which was not written to its end and is not needed")
+            done.append(f"removed {path}, an incomplete and unnecessary file")
         elif path.name.startswith(UNFINISHED) and _age_s(path) > (
             LOCK_OLD_S if path.parent == locks else OLD_S
         ):
             path.unlink(missing_ok=True)
-            done.append(f"removed {path}, which was not written to its end")
+            done.append(f"removed {path}, an incomplete file")
     checkpoint = stacks / f"{stack}.json"
     if checkpoint.exists() and not _is_json(checkpoint):
         done += _restore(checkpoint, histories[0])

@@ -1,12 +1,12 @@
 """The files on this machine that outlive a runner: Pulumi state, and records of runs.
 
     $XDG_STATE_HOME/aiperf-svc/
-        backend/            Pulumi's state, when the user has configured no backend
-        runs/<stack>.json   the objects of a run; removed when the leak check passed
+        backend/            Pulumi's state, if the user has configured no backend
+        runs/<stack>.json   the objects of a run; removed when the leak check has passed
         runs/<stack>.lock   held by the runner that works on the stack
         ephemeral/<stack>/  a whole project with its state and passphrase
 
-A record is written before anything is created, so that `gc` can finish what a killed runner began.
+A record is written before anything is created, so `gc` can clean up after a killed runner.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 POLL_S = 0.2
-"""Seconds between two looks at the holder of a stack."""
+"""Seconds between two checks of the process that holds a stack."""
 KILLED_S = cli_supervisor.STOP_S + 20.0
-"""Time after which the Pulumi CLI of a killed runner has been ended."""
+"""Longest time for which the Pulumi CLI of a killed runner still runs."""
 
 
 class RunRecord(StackObjects, frozen=True, kw_only=True):
@@ -41,16 +41,16 @@ class RunRecord(StackObjects, frozen=True, kw_only=True):
     kubeconfig: str | None
     context: str | None
     backend: str
-    """URL of the state's backend; empty: the one that `pulumi login` chose."""
+    """URL of the state's backend; empty for the backend that `pulumi login` chose."""
     is_ephemeral: bool
     artifacts: str = ""
-    """The folder for the results; empty: the run has none of its own."""
+    """Folder for the results; empty if the run has none."""
     expires: str = ""
     """Time at which the stack removes itself; empty: unknown."""
 
 
 class StateHome:
-    """The folders of this machine's state. Each is made when it is first needed."""
+    """The state folders of this machine. Each is created when it is first needed."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         given = environ.get("XDG_STATE_HOME")
@@ -60,11 +60,11 @@ class StateHome:
     @property
     def backend(self) -> Path:
         """Folder of the default backend, made if needed."""
-        return self._made("backend")
+        return self._folder("backend")
 
     def ephemeral(self, stack: str) -> Path:
         """Folder of an ephemeral stack's project."""
-        return self._made("ephemeral") / stack
+        return self._folder("ephemeral") / stack
 
     def ephemeral_stacks(self) -> tuple[str, ...]:
         return tuple(sorted(path.name for path in (self.folder / "ephemeral").glob("*")))
@@ -93,10 +93,10 @@ class StateHome:
 
     def record_file(self, stack: str) -> Path:
         """Return the file with the record of a stack's run."""
-        return self._made("runs") / f"{stack}.json"
+        return self._folder("runs") / f"{stack}.json"
 
     def forget(self, stack: str) -> None:
-        """Delete the record of a stack that is removed completely."""
+        """Delete the record of a stack that was removed completely."""
         self.record_file(stack).unlink(missing_ok=True)
 
     def records(self) -> tuple[RunRecord, ...]:
@@ -107,7 +107,7 @@ class StateHome:
     @contextmanager
     def hold(self, stack: str) -> Iterator[int]:
         """Lock the stack against other runners of this user. Yields the descriptor of the lock,
-        which lasts as long as any process that inherits it.
+        which lasts as long as any process has inherited it.
 
         Raises StackInUse if another runner holds it.
         """
@@ -132,7 +132,7 @@ class StateHome:
         self, stack: str, say: Say, *, is_alive: Callable[[int], bool] = is_alive
     ) -> None:
         """Wait for the Pulumi CLI of a killed runner, which ends by itself and holds the stack
-        until then. Returns at once if no process or a live runner holds it."""
+        until then. Returns at once if no process holds the stack, or a live runner does."""
         give_up_mono_s, has_said = time.monotonic() + KILLED_S, False
         while (holder := self.holder(stack)).isdecimal() and not is_alive(int(holder)):
             if not has_said:
@@ -155,9 +155,9 @@ class StateHome:
         return ""
 
     def _lock(self, stack: str) -> Path:
-        return self._made("runs") / f"{stack}.lock"
+        return self._folder("runs") / f"{stack}.lock"
 
-    def _made(self, name: str) -> Path:
+    def _folder(self, name: str) -> Path:
         folder = self.folder / name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,17 +1,17 @@
-"""A process of one thread between the runner and the Pulumi CLI, which outlives both.
+"""A process with one thread between the runner and the Pulumi CLI; it outlives both.
 
     python -I -S supervisor.py CONTROL TEMPORARY PRIVATE COMMAND...
 
-The kernel's notice of a parent's death is sent once for each thread of the parent, and a second
+When a parent dies, the kernel signals its child once for each thread of the parent, and a second
 signal makes the CLI end in the middle of a write. So the runner, which has threads, is not the
-CLI's parent; this script is. It receives its orders through the pipe CONTROL: a byte asks for an
-interrupt, and the end of the pipe means that the runner is gone. The CLI gets one signal, whatever
-is requested afterwards. TEMPORARY is the CLI's TMPDIR and is removed with the command. PRIVATE, the
-runner's folder (or nothing), is removed when the runner is gone. Plugins that outlive the CLI are
-killed.
+CLI's parent; this script is. It receives orders through the pipe CONTROL: a byte requests an
+interrupt, and the end of the pipe means that the runner is gone. The CLI gets only one signal,
+however many requests follow. TEMPORARY is the CLI's TMPDIR and is removed after the command.
+PRIVATE, the runner's folder (or empty), is removed when the runner is gone. Plugins that outlive
+the CLI are killed.
 
-The exit code is the CLI's, or 128 and the number of the signal that killed it. Imports nothing but
-the standard library, for it starts with every command.
+The exit code is the CLI's, or 128 plus the number of the signal that killed it. The script imports
+only the standard library, because it starts with every command.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ import time
 from collections.abc import Sequence
 
 STOP_S = 180.0
-"""Time from the signal to the end: the CLI waits for the operations that are under way."""
-ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Time between signal and exit: the CLI waits for operations in progress."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask a process to stop."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -40,8 +40,8 @@ class Supervisor:
         os.set_blocking(wake, False)
         os.set_blocking(self._woken, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        # Handlers, for a child would inherit that a signal is ignored.
-        for number in (signal.SIGCHLD, *ASKING):
+        # Handlers, because a child would inherit ignored signals.
+        for number in (signal.SIGCHLD, *STOP_SIGNALS):
             signal.signal(number, lambda *_: None)
         self.is_orphan = False
         """True when the runner is gone."""
@@ -70,7 +70,7 @@ class Supervisor:
         return code if code >= 0 else 128 - code
 
     def read_control(self) -> bool:
-        """Read one byte from the runner and act on it. Returns False if there will be no other."""
+        """Read one byte from the runner and act on it. Returns False at the end of the pipe."""
         word = os.read(self._control, 1)
         self.is_orphan = not word
         if self._status is None and not self._was_stopped:
@@ -86,8 +86,8 @@ class Supervisor:
 
 
 def end_descendants() -> None:
-    """Kill the remaining processes that the command started. Processes whose parent ends become
-    children of this one, so a number is never reused for another process."""
+    """Kill the remaining processes of the command. Orphaned processes become children of this one,
+    so a process number cannot be reused before it is reaped here."""
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-1, os.WNOHANG)
@@ -116,19 +116,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def _start(command: Sequence[str], temporary: str) -> int:
     parent = os.getpid()
-    # A signal before the exec must end the child, and not run a handler of this process.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
+    # Before the exec, a signal must end the child instead of running a handler of this process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     child = os.fork()
     if child:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         return child
     try:
-        for number in ASKING:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         if _LIBC is not None:
-            # If this process is killed, the CLI gets one signal: its parent has one thread.
+            # If this process is killed, the CLI gets one signal, because its parent has one thread.
             _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         if os.getppid() == parent:
             os.execve(command[0], list(command), {**os.environ, "TMPDIR": temporary})
     except OSError as error:
@@ -140,10 +140,10 @@ def _remove(folder: str) -> None:
     try:
         os.rmdir(folder)  # noqa: PTH106
     except OSError:
-        # Rarely needed, and the import takes a third of this script's start time.
+        # Imported here because it is rarely needed and takes a third of this script's start time.
         import shutil
 
-        # The lock is removed last: a kill in between leaves a folder that is found as stale.
+        # The lock is removed last: after a kill in between, the folder is found as stale.
         for entry in os.scandir(folder) if os.path.isdir(folder) else ():  # noqa: PTH112
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry, ignore_errors=True)

@@ -1,5 +1,5 @@
-"""What a courier sees of its rank while a step runs, without asking the tool: interface counters,
-TCP's retransmits, CPU and memory of the container, pressure of the node."""
+"""What a courier observes of its rank during a step, independently of the tool: interface counters,
+TCP retransmits, CPU and memory of the container, pressure of the node."""
 
 import fcntl
 import socket
@@ -17,27 +17,27 @@ _PROC = Path("/proc")
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since some moment in the past; only differences mean something, and of a peak whether
+    """Counters since an arbitrary start. Only differences are meaningful; for a peak, only whether
     it has grown."""
 
     mono_ns: int = 0
-    """When they were read."""
+    """Time of the reading."""
     rx_bytes: int = 0
-    """Bytes received by the interface with the rank's address; by all but the loopback if that is
-    unknown."""
+    """Bytes received on the interface with the rank's address. If that is unknown, on all
+    interfaces except the loopback."""
     tx_bytes: int = 0
     loopback_bytes: int = 0
     drops: int = 0
     tcp_retransmits: int = 0
     udp_errors: int = 0
-    """Datagrams that arrived and were refused, nearly always by a full socket."""
+    """Datagrams that were received and dropped, nearly always because of a full socket buffer."""
     cpu_ns: int = 0
     throttled_ns: int = 0
     oom_kills: int = 0
     memory_peak_bytes: int = 0
-    """Most memory of the container since its start."""
+    """Peak memory of the container since its start."""
     pressure_us: dict[str, int] = {}
-    """`cpu`, `io`, `memory` to the time in which some task waited for it."""
+    """Time for which some task waited for `cpu`, `io` or `memory`."""
     stolen_ns: int = 0
     own_cpu_ns: int = 0
     """CPU time of this process."""
@@ -46,9 +46,9 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 def read_counters(
     container: Mapping[str, str] | None, interface: str, proc: Path = _PROC
 ) -> Counters:
-    """All counters at this moment. `container` are the rank's own as its loop copied them; None:
-    the rank runs beside this process, in the same cgroup. `interface` has the rank's address; empty
-    if none is known."""
+    """Read all counters now. `container` has the rank's own counters, as copied by its loop. None:
+    the rank runs beside this process, in the same cgroup. `interface` has the rank's address, and
+    is empty if unknown."""
     rx, tx, loopback, drops = _interfaces(proc, interface)
     snmp = _protocols((proc / "net/snmp").read_text())
     return Counters(
@@ -58,7 +58,7 @@ def read_counters(
         loopback_bytes=loopback,
         drops=drops,
         tcp_retransmits=snmp.get("Tcp", {}).get("RetransSegs", 0),
-        # Those of full sockets, RcvbufErrors, are among them.
+        # RcvbufErrors, of full socket buffers, are included.
         udp_errors=snmp.get("Udp", {}).get("InErrors", 0),
         cpu_ns=container_cpu_ns(container) if container is not None else 0,
         throttled_ns=throttled_ns() if container is None else container_throttled_ns(container),
@@ -71,13 +71,13 @@ def read_counters(
 
 
 def interface_bytes(proc: Path = _PROC) -> tuple[int, int, int]:
-    """Bytes received and sent by all interfaces but the loopback, and those of the loopback."""
+    """Return the bytes received and sent except on the loopback, and those on the loopback."""
     return _interfaces(proc, "")[:3]
 
 
 def pressure_shares(before: Counters, after: Counters) -> dict[str, float]:
-    """`cpu`, `io` and `memory` to the share of the time between two readings, 0 to 1, in which some
-    task of the node waited for it."""
+    """Return the share of the time between two readings, 0 to 1, for which some task of the node
+    waited for `cpu`, `io` and `memory`."""
     elapsed_us = max(1, (after.mono_ns - before.mono_ns) // 1_000)
     return {
         name: min(1.0, max(0, value - before.pressure_us.get(name, value)) / elapsed_us)
@@ -86,33 +86,33 @@ def pressure_shares(before: Counters, after: Counters) -> dict[str, float]:
 
 
 def container_cpu_ns(container: Mapping[str, str]) -> int:
-    """CPU time that a container has used, of either version of cgroups."""
+    """Return the CPU time that a container has used (cgroup v1 or v2)."""
     if "cpu.stat usage_usec" in container:
         return int(container["cpu.stat usage_usec"]) * 1_000
     return int(container.get("cpuacct/cpuacct.usage", 0))
 
 
 def container_throttled_ns(container: Mapping[str, str]) -> int:
-    """Time that a CPU quota has taken from a container."""
+    """Return the time for which CPU quotas have throttled a container."""
     if "cpu.stat throttled_usec" in container:
         return int(container["cpu.stat throttled_usec"]) * 1_000
     return int(container.get("cpu/cpu.stat throttled_time", 0))
 
 
 def container_oom_kills(container: Mapping[str, str]) -> int:
-    """Processes of a container that the kernel killed for want of memory."""
+    """Return the number of a container's processes that were killed for lack of memory."""
     names = ("memory.events oom_kill", "memory/memory.oom_control oom_kill")
     return max(int(container.get(name, 0)) for name in names)
 
 
 def container_memory_peak(container: Mapping[str, str]) -> int:
-    """Most memory that a container has had, in bytes; 0 where it is not known."""
+    """Return the peak memory of a container in bytes; 0 if it is unknown."""
     names = ("memory.peak", "memory/memory.max_usage_in_bytes")
     return max(int(container.get(name, 0)) for name in names)
 
 
 def address_of_interface(name: str) -> str:
-    """IPv4 address of an interface; empty when it has none."""
+    """Return the IPv4 address of an interface; empty if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             packed = struct.pack("256s", name.encode()[:15])
@@ -123,13 +123,13 @@ def address_of_interface(name: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Name of the interface that has an address; empty when none has."""
+    """Return the name of the interface with an address; empty if there is none."""
     names = (name for _, name in socket.if_nameindex())
     return next((name for name in names if address_of_interface(name) == address), "")
 
 
 def listens(port: int, proc: Path = _PROC) -> bool:
-    """Whether a TCP socket of this network namespace listens on a port."""
+    """Return whether a TCP socket of this network namespace listens on a port."""
     wanted = f":{port:04X}"
     for name in ("tcp", "tcp6"):
         try:
@@ -155,7 +155,7 @@ def _interfaces(proc: Path, interface: str) -> tuple[int, int, int, int]:
 
 
 def _protocols(text: str) -> dict[str, dict[str, int]]:
-    """/proc/net/snmp: a line of names, then one of numbers, for each protocol."""
+    """Parse /proc/net/snmp: for each protocol, a line of names, then a line of numbers."""
     lines = text.splitlines()
     found = {}
     for names, numbers in zip(lines[::2], lines[1::2], strict=True):
@@ -171,6 +171,6 @@ def _pressures(folder: Path) -> dict[str, int]:
         try:
             first = (folder / name).read_text().splitlines()[0]
         except OSError:
-            continue  # A kernel without it.
+            continue  # the kernel does not provide it
         found[name] = int(first.rpartition("total=")[2])
     return found

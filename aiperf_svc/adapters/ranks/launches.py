@@ -1,7 +1,6 @@
-"""What a rank's commands ask to run on other ranks, through `rank_agent.sh`.
+"""Requests of a rank's commands to run programs on other ranks, sent through `rank_agent.sh`.
 
-The commands and their courier share FIFOs and scripts in a folder. The two may run as different
-users.
+The commands and their courier share FIFOs and scripts in a folder. They may run as different users.
 """
 
 import asyncio
@@ -14,28 +13,28 @@ from typing import NamedTuple
 
 
 def make_fifo(path: Path) -> None:
-    """Make a FIFO that all users may use, unless it exists."""
+    """Create a FIFO that all users may use, unless it exists."""
     if not path.exists():
         os.mkfifo(path)
         path.chmod(0o666)
 
 
 def open_fifo(path: Path) -> int:
-    """Open a FIFO for both ways: neither end waits for the other, and no end of file is seen."""
+    """Open a FIFO for reading and writing: neither end waits, and there is no end of file."""
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
 
 def copy_script(script: Path, folder: Path) -> None:
-    """Put an executable copy of a script there."""
+    """Copy a script into the folder and make it executable."""
     shutil.copyfile(script, folder / script.name)
     (folder / script.name).chmod(0o755)
 
 
 class FifoLines:
-    """Reads the lines of a FIFO as they come."""
+    """Reads the lines of a FIFO as they arrive."""
 
     def __init__(self, path: Path, on_lines: Callable[[list[str]], None]) -> None:
-        """`on_lines` gets all lines that came together."""
+        """`on_lines` gets all lines that arrived together."""
         self._on_lines = on_lines
         self._partial = b""
         self._fd = open_fifo(path)
@@ -48,16 +47,16 @@ class FifoLines:
         self._on_lines([line.decode() for line in lines])
 
     def stop(self) -> None:
-        """Call `on_lines` no more; writers still find the FIFO open."""
+        """Stop calling `on_lines`; writers can still open the FIFO."""
         asyncio.get_running_loop().remove_reader(self._fd)
 
     def close(self) -> None:
-        """Release the FIFO, after `stop`."""
+        """Close the FIFO, after `stop`."""
         os.close(self._fd)
 
 
 AGENT = Path(__file__).with_name("rank_agent.sh")
-ASKED, BOX = "asked", "launches"
+REQUESTS, LAUNCHES = "asked", "launches"
 
 
 class Launch(NamedTuple):
@@ -68,25 +67,25 @@ class Launch(NamedTuple):
 
 
 class LaunchRequests:
-    """The courier's end of the agents of its rank."""
+    """The courier's side of the agents of its rank."""
 
-    def __init__(self, folder: Path, on_asked: Callable[[Launch], None]) -> None:
+    def __init__(self, folder: Path, on_request: Callable[[Launch], None]) -> None:
         self._folder = folder
-        self._on_asked = on_asked
+        self._on_request = on_request
         self._replies: dict[str, int] = {}
         make_launch_folder(folder)
-        self._asked = FifoLines(folder / ASKED, self._take)
+        self._request_lines = FifoLines(folder / REQUESTS, self._take)
 
     @property
     def agent(self) -> Path:
-        """The program to call in place of ssh."""
+        """Return the program to call instead of ssh."""
         return self._folder / AGENT.name
 
     def _take(self, lines: list[str]) -> None:
         for line in lines:
             number, _, address = line.partition(" ")
             if not number.isdecimal():
-                continue  # not of an agent, and may lead out of the folder
+                continue  # not from an agent, and may lead out of the folder
             reply = self._path(number, "reply")
             reply.unlink(missing_ok=True)
             make_fifo(reply)
@@ -95,7 +94,7 @@ class LaunchRequests:
             fd = os.open(self._path(number, "command"), os.O_RDONLY | os.O_NOFOLLOW)
             with os.fdopen(fd) as file:
                 command = file.read().strip()
-            self._on_asked(Launch(number, address.strip(), command))
+            self._on_request(Launch(number, address.strip(), command))
 
     def reply(self, number: str, exit_code: int, stdout: bytes, stderr: bytes) -> None:
         """Let the agent end."""
@@ -112,7 +111,7 @@ class LaunchRequests:
         os.write(fd, f"{code}\n".encode())
 
     def forget(self) -> None:
-        """Forget the requests of a step that is over; its agents have ended."""
+        """Forget the requests of a finished step; its agents have ended."""
         for number, fd in self._replies.items():
             os.close(fd)
             for kind in ("command", "reply", "stdout", "stderr"):
@@ -121,17 +120,17 @@ class LaunchRequests:
         self._replies.clear()
 
     def _path(self, number: str, kind: str) -> Path:
-        return self._folder / BOX / f"{number}.{kind}"
+        return self._folder / LAUNCHES / f"{number}.{kind}"
 
     def close(self) -> None:
         self.forget()
-        self._asked.stop()
-        self._asked.close()
+        self._request_lines.stop()
+        self._request_lines.close()
 
 
 def make_launch_folder(folder: Path) -> None:
-    """Make what agents and their courier share, in the folder of the rank."""
-    (folder / BOX).mkdir(exist_ok=True)
-    (folder / BOX).chmod(0o777)
-    make_fifo(folder / ASKED)
+    """Create the files that agents and their courier share, in the rank's folder."""
+    (folder / LAUNCHES).mkdir(exist_ok=True)
+    (folder / LAUNCHES).chmod(0o777)
+    make_fifo(folder / REQUESTS)
     copy_script(AGENT, folder)

@@ -1,4 +1,4 @@
-"""Prepares a rank's pod, before its containers start."""
+"""Prepares a rank's pod before its containers start."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ SIOCSIFMTU = 0x8922
 
 
 def make_rank_folder() -> None:
-    """Make what the rank and its courier share. Raises EnvironmentProblem."""
+    """Create the files that the rank and its courier share. Raises EnvironmentProblem."""
     try:
         folder = Path(os.environ["AIPERF_RANK_DIR"])
         make_folder(folder)

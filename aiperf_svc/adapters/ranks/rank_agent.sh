@@ -1,8 +1,8 @@
 #!/bin/sh
-# Stands in for ssh: rank_agent.sh [-OPTION]... ADDRESS COMMAND...
+# Replaces ssh: rank_agent.sh [-OPTION]... ADDRESS COMMAND...
 #
-# Runs COMMAND on the rank with that address. The courier of this rank carries the request, so that
-# no rank needs a server, a key or a port for it. Output and exit code come back when it has ended.
+# Runs COMMAND on the rank with that address. The courier of this rank forwards the request, so no
+# rank needs an ssh server, a key or a port. Output and exit code are returned when it has ended.
 while [ $# -gt 0 ]; do
   case $1 in
     -*) shift ;;
@@ -14,7 +14,7 @@ address=$1
 shift
 echo "$*" >"$folder/launches/$$.command"
 echo "$$ $address" >"$folder/asked"
-# The courier makes the FIFO within some milliseconds; from then on nothing polls.
+# The courier creates the FIFO within some milliseconds; from then on nothing polls.
 until [ -p "$folder/launches/$$.reply" ]; do sleep 0.02; done
 read -r code <"$folder/launches/$$.reply"
 while IFS= read -r line; do echo "$line"; done <"$folder/launches/$$.stdout"

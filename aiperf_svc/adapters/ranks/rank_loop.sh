@@ -1,25 +1,25 @@
 #!/bin/sh
-# Runs commands in a rank for its courier. Needs a POSIX shell; with setsid(1) each command is a
-# process group of its own, and without it the shell must be the first process of a container.
+# Runs commands in a rank for its courier. Needs a POSIX shell. With setsid(1) each command has its
+# own process group; without it the shell must be process 1 of a container.
 #
 # usage: rank_loop.sh FOLDER [child]
 #
-# A `child` ends when its standard input does: its courier is gone.
+# A `child` ends at the end of its standard input, because its courier is gone.
 #
 # FOLDER/orders (FIFO), from the courier:
-#   run ID          run FOLDER/commands/ID/run.sh, which waits until the courier lets its command go
+#   run ID          run FOLDER/commands/ID/run.sh, which waits until the courier starts its command
 #   TERM ID         send SIGTERM to its process group; KILL ID likewise
 #   stat NAME       copy the container's CPU and memory counters to FOLDER/stats/NAME
 #   reset TOKEN     end all commands
-#   end             the same, and leave
+#   end             end all commands and exit
 # FOLDER/events (FIFO), to the courier:
 #   ready PID       this loop listens
 #   started ID PID  from run.sh, before the command's first instruction
-#   ended ID CODE   as the shell knows it: 128 + number for a signal
+#   ended ID CODE   the shell's exit status: 128 + number for a signal
 #   copied NAME     the counters are there
-#   reset TOKEN     no command runs, and nothing of one will be said
+#   reset TOKEN     no command runs, and no more events of commands follow
 #
-# The loop blocks in `read` while nothing is ordered: nothing polls beside a measurement.
+# The loop blocks in `read` until an order arrives, so nothing polls during a measurement.
 folder=$1
 cd "$folder" || exit 1
 waiters=""
@@ -30,7 +30,7 @@ if [ -z "$has_setsid" ] && [ $$ -ne 1 ]; then
   exit 1
 fi
 
-# A group's number is the process id of its first command. Without setsid, everything else in the
+# A group's number is the process id of its first process. Without setsid, everything else in the
 # container belongs to a command.
 send() {
   if [ -z "$has_setsid" ]; then
@@ -42,9 +42,10 @@ send() {
 } 2>/dev/null
 
 end_commands() {
-  # In a container all else belongs to a command, daemons in groups of their own too.
+  # In a container, all other processes belong to a command, including daemons with their own
+  # groups.
   [ $$ -ne 1 ] || kill -s KILL -- -1 2>/dev/null
-  # By the process that waits for each command: the files here may be gone already.
+  # Through the process that waits for each command: the files here may already have been removed.
   for waiter in $waiters; do kill -s TERM "${waiter#*:}" 2>/dev/null; done
   for waiter in $waiters; do wait "${waiter#*:}"; done
   waiters=""
@@ -58,10 +59,10 @@ end_all() {
 }
 trap end_all TERM INT HUP
 
-# Opened for reading and writing: neither end waits for the other, and no end of file is seen.
+# Opened for reading and writing: neither end waits for the other, and there is no end of file.
 exec 3<>orders 4<>events
 
-# A signal is not enough: one that comes just before `read` blocks is noticed only after it.
+# A signal is not enough: if it arrives just before `read` blocks, it is noticed only afterwards.
 if [ "$2" = child ]; then
   exec 5<&0 </dev/null
   (
@@ -76,7 +77,7 @@ fi
 run() {
   (
     trap 'kill -s KILL "$!"; kill -s KILL -- "-$!"; exit' TERM INT HUP
-    # One end of a pipe would do, but its process could not be waited for.
+    # One end of a pipe would suffice, but its process could not be waited for.
     if [ -n "$has_setsid" ]; then
       setsid sh "commands/$1/run.sh" 3<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
     else
@@ -86,8 +87,8 @@ run() {
     exec 2>/dev/null # Some shells print what a signal did.
     wait "$pid"
     code=$?
-    # Nothing of its group is left, so its number may be another's soon.
-    # busybox takes no `--` after a signal.
+    # Nothing of its group is left, so its number may soon be reused.
+    # busybox accepts no `--` after a signal.
     kill -0 "-$pid" || echo >"commands/$1/pid"
     echo "ended $1 $code" >&4
     echo "gone $1" >&3
@@ -95,7 +96,7 @@ run() {
   waiters="$waiters $1:$!"
 }
 
-# The number of a process that has ended may be another's soon.
+# The number of an ended process may soon be reused.
 forget() {
   others=""
   for waiter in $waiters; do
@@ -104,7 +105,7 @@ forget() {
   waiters=$others
 }
 
-# Without any other program: the image may have none.
+# Without any other program, because the image may have none.
 stat() {
   for file in cpu.stat cpu/cpu.stat cpuacct/cpuacct.usage memory.peak memory.max memory.events \
     memory/memory.max_usage_in_bytes memory/memory.limit_in_bytes memory/memory.oom_control; do

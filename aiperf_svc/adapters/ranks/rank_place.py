@@ -1,4 +1,4 @@
-"""Where a rank is: its folder, its address, its node and its limits, from the environment."""
+"""Where a rank runs: its folder, address, node and limits, from the environment."""
 
 import json
 import os
@@ -17,23 +17,24 @@ LOOPBACK = "127.0.0.1"
 @dataclass(frozen=True, kw_only=True)
 class RankPlace:
     folder: Path
-    """What the courier and the rank's loop share; the same path for both."""
+    """Folder that the courier and the rank's loop share; both use the same path."""
     volume: Path
     is_volume_removed: bool = False
-    """Whether the volume is a folder that is removed with the run."""
+    """Whether the volume is a folder that is removed after the run."""
     address: str
     interface: str
     node: str
     cores: float
     memory_bytes: int
     is_container: bool
-    """Whether the loop is the first process of a container; else it is a child of the courier."""
+    """Whether the loop is process 1 of a container; else it is a child of the courier."""
     is_shared_network: bool
-    """Whether other programs use the same interfaces."""
+    """Whether other programs use the same network interfaces."""
 
     def is_left(self, path: Path) -> bool:
-        """Whether a command left this file. In a pod, a link may lead out of what the rank's
-        container shares, to files of the courier's own container such as its keys."""
+        """Return whether a command created this file. In a pod, a link may lead out of the folders
+        that the rank's container shares, to files of the courier's own container such as its
+        keys."""
         if not path.is_file():
             return False
         found = path.resolve()
@@ -42,7 +43,7 @@ class RankPlace:
 
 
 def local_place(state: Path, instance: str, volume: str | None) -> RankPlace:
-    """The place of a rank on this machine. `volume` is the folder that the config names."""
+    """Return the place of a rank on this machine. `volume` is the folder in the config."""
     folder = state / instance
     own = folder / "volume"
     own.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,7 @@ def local_place(state: Path, instance: str, volume: str | None) -> RankPlace:
 
 
 def pod_place(environ: Mapping[str, str] = os.environ) -> RankPlace:
-    """The place that a pod's environment describes. Raises EnvironmentProblem."""
+    """Return the place in a pod's environment. Raises EnvironmentProblem."""
     try:
         address = environ["AIPERF_ADVERTISE"]
         status = environ.get("AIPERF_NETWORK_STATUS")
@@ -83,12 +84,11 @@ def pod_place(environ: Mapping[str, str] = os.environ) -> RankPlace:
 
 
 def with_own_volume(place: RankPlace, run_id: str) -> RankPlace:
-    """The place with a new folder in its volume in place of the volume, which is a folder of the
-    machine: what a tool writes there must not stay, nor replace what others have there. Raises
-    EnvironmentProblem."""
+    """Return the place with a new subfolder as its volume. The volume is a folder of the machine: a
+    tool's files must neither remain there nor replace other files. Raises EnvironmentProblem."""
     volume = place.volume / f"aiperf-{run_id}"
     try:
-        # Ranks of one machine share it: each finds the files of the others.
+        # The ranks of a machine share it: each finds the files of the others.
         volume.mkdir(exist_ok=True)
     except OSError as error:
         raise EnvironmentProblem(
@@ -98,7 +98,7 @@ def with_own_volume(place: RankPlace, run_id: str) -> RankPlace:
 
 
 def address_on(network: str, status: str) -> str:
-    """The pod's IPv4 address on a network of Multus, from the annotation
+    """Return the pod's IPv4 address on a network of Multus, from the annotation
     `k8s.v1.cni.cncf.io/network-status`. Raises EnvironmentProblem."""
     try:
         interfaces = json.loads(status)

@@ -1,7 +1,7 @@
-"""Runs commands in a rank, by the loop `rank_loop.sh` at the other end of two FIFOs.
+"""Runs commands in a rank through `rank_loop.sh`, which is connected by two FIFOs.
 
-On a cluster the loop is the first process of a container from the workload's image, and the folder
-between the two is shared. Locally the loop is a child process.
+On a cluster the loop is process 1 of a container with the workload's image, and the folder with the
+FIFOs is shared. Locally the loop is a child process.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT, USER_VARI
 
 LOOP = Path(__file__).with_name("rank_loop.sh")
 READY_S = 120.0
-"""Longest time for the loop to begin where no image is pulled meanwhile."""
+"""Longest time for the loop to start, without an image pull."""
 _SIGNALS = {128 + number: -number for number in signal.valid_signals()}
 ORDERS, EVENTS, GATE = "orders", "events", "gate"
 _GO = "go"
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 
 def make_folder(folder: Path) -> None:
-    """Make what the loop and its courier share: FIFOs, folders, and a copy of the loop. The two
-    may run as different users."""
+    """Create the files that the loop and its courier share: FIFOs, folders, and a copy of the loop.
+    The two may run as different users."""
     for path in (folder, *(folder / name for name in ("commands", "stats", "work"))):
         path.mkdir(parents=True, exist_ok=True)
-        # A volume of a pod is root's, and open to its containers.
+        # A pod's volume belongs to root and is open to the pod's containers.
         if path.stat().st_uid == os.getuid():
             path.chmod(0o777)
     make_fifo(folder / ORDERS)
@@ -48,8 +48,8 @@ def make_folder(folder: Path) -> None:
 
 
 def _environment_of_tools(own: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment: without the token and the folders of this run, and without the limits
-    on threads and memory that are good for a service and would change what a tool measures."""
+    """Return the user's environment without this run's token and folders, and without the limits on
+    threads and memory that suit a service but would affect a tool's measurements."""
     added = PROCESS_ENVIRONMENT.keys() - own.get(USER_VARIABLES, "").split()
     return {
         name: value
@@ -59,29 +59,28 @@ def _environment_of_tools(own: Mapping[str, str]) -> dict[str, str]:
 
 
 class RankShell:
-    """The courier's end."""
+    """The courier's side of the connection."""
 
     def __init__(self, folder: Path, *, on_started: OnEvent, on_ended: OnEvent) -> None:
-        """`on_started` gets a command's process id, `on_ended` its exit code, negative for the
-        signal that ended it."""
+        """`on_started` gets a command's process id, `on_ended` its exit code or negative signal."""
         self.folder = folder
         self._on_started = on_started
         self._on_ended = on_ended
         self._token = secrets.token_hex(4)
-        """Token of the reset after which everything that the loop says is for this object."""
+        """Token of the reset; the loop's messages after it are for this object."""
         self._is_ready = asyncio.Event()
         self._copied: dict[str, asyncio.Event] = {}
         self._orders = -1
         self._events: FifoLines | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._gates: dict[str, int] = {}
-        """Command that has not ended to the FIFO at which its process waits before it starts."""
+        """Commands that have not ended, with the FIFO at which each waits before it starts."""
         self.restarts = -1
-        """Number of restarts of the loop: its container ended and was started again."""
+        """Number of restarts of the loop, each after a restart of its container."""
 
     async def open(self, *, starts_loop: bool, longest_s: float = READY_S) -> None:
-        """Connect to the loop, or start it as a child first; end what it still does for another
-        courier. Raises EnvironmentProblem if it has not begun after `longest_s`."""
+        """Connect to the loop, or start it as a child, and end the commands of an earlier courier.
+        Raises EnvironmentProblem if the loop has not started after `longest_s`."""
         self._orders = open_fifo(self.folder / ORDERS)
         self._events = FifoLines(self.folder / EVENTS, self._take_events)
         if starts_loop:
@@ -92,30 +91,30 @@ class RankShell:
                 await self._is_ready.wait()
         except TimeoutError:
             raise EnvironmentProblem(
-                f"the rank's loop did not begin within {longest_s:g} s: its image was not pulled "
+                f"the rank's loop did not start within {longest_s:g} s: its image was not pulled "
                 "by then (deployment.ready_timeout), or has no POSIX shell"
             ) from None
 
     def _start_loop(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             ["sh", str(self.folder / LOOP.name), str(self.folder), "child"],
-            # Its end is how the loop learns that the courier is gone.
+            # The end of this input tells the loop that the courier is gone.
             stdin=subprocess.PIPE,
             env=_environment_of_tools(os.environ),
             start_new_session=True,
             umask=user_mask(),
-            # Told to end when the courier dies, it ends its commands first.
+            # When the courier dies, the loop is told to end and ends its commands first.
             preexec_fn=end_with_parent,
         )
 
     def run(self, command: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
-        """Start a command now. Its output goes to files in `output(command)`."""
+        """Start a command now. Its output is written to files in `output(command)`."""
         self.prepare(command, argv, env, cwd)
         self.start(command)
 
     def prepare(self, command: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
-        """Make a command's process, which waits until `start`: to make one takes milliseconds on a
-        busy machine, in which the other ranks' commands would have started."""
+        """Create a command's process, which waits until `start`. Creating a process takes
+        milliseconds on a busy machine; the other ranks' commands would have started meanwhile."""
         folder = self.output(command)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777)
@@ -132,11 +131,11 @@ class RankShell:
         self._order(f"run {command}")
 
     def start(self, command: str) -> None:
-        """Start a command that is prepared, unless its process has ended meanwhile."""
+        """Start a prepared command, unless its process has ended in the meantime."""
         self._pass(command, _GO)
 
     def discard(self, command: str) -> None:
-        """End a command that is prepared and was not started."""
+        """End a prepared command that was not started."""
         self._pass(command, "leave")
 
     def _pass(self, command: str, word: str) -> None:
@@ -149,26 +148,26 @@ class RankShell:
 
     @property
     def unended(self) -> tuple[str, ...]:
-        """Commands that were prepared and have not ended."""
+        """Return the prepared commands that have not ended."""
         return tuple(self._gates)
 
     async def reset(self) -> None:
-        """End all commands and what they left, also daemons in groups of their own."""
+        """End all commands and their processes, including daemons with their own groups."""
         self._is_ready.clear()
         self._order(f"reset {self._token}")
         await self._is_ready.wait()
         for command in self.unended:
             self._take_end(command, -signal.SIGKILL, time_ns())
         if self._child is not None:
-            # They are children of the courier, as the loop is.
+            # They are children of the courier, like the loop.
             await asyncio.to_thread(end_children, but=self._child.pid)
 
     def output(self, command: str) -> Path:
-        """Folder with the files `stdout` and `stderr` of a command."""
+        """Return the folder with the files `stdout` and `stderr` of a command."""
         return self.folder / "commands" / command
 
     async def counters(self, name: str) -> dict[str, str]:
-        """The lines of the container's counters, `FILE FIELD` or `FILE` to the value."""
+        """Return the container's counters: `FILE FIELD` or `FILE` to the value."""
         copied = self._copied[name] = asyncio.Event()
         self._order(f"stat {name}")
         await copied.wait()
@@ -180,7 +179,7 @@ class RankShell:
         return found
 
     def _order(self, line: str) -> None:
-        """An order is shorter than what a FIFO takes as a whole."""
+        """Send an order. It is shorter than PIPE_BUF, so the write is atomic."""
         try:
             os.write(self._orders, f"{line}\n".encode())
         except BlockingIOError as error:
@@ -192,13 +191,13 @@ class RankShell:
             match line.split():
                 case ["ready", _]:
                     self.restarts += 1
-                    # What ran in the container before has ended with it.
+                    # The commands in the container have ended with it.
                     for command in tuple(self._gates):
                         self._take_end(command, -signal.SIGKILL, now)
                 case ["reset", token] if token == self._token:
                     self._is_ready.set()
                 case _ if not self._is_ready.is_set():
-                    pass  # of another trial
+                    pass  # from an earlier trial
                 case ["started", command, pid]:
                     self._on_started(command, int(pid), now)
                 case ["ended", command, code] if command in self._gates:
@@ -213,14 +212,14 @@ class RankShell:
         self._on_ended(command, exit_code, wall_ns)
 
     async def close(self, *, leaves_loop: bool = False) -> None:
-        """End all commands, and the loop unless another courier will use it."""
+        """End all commands, and the loop too unless another courier will use it."""
         if self._events is None:
             return
         self._events.stop()
         with suppress(BenchmarkFailed):
             self._order(f"reset {self._token}" if leaves_loop else "end")
         if self._child is not None:
-            # Not from this side: it would take its commands' process ids with it.
+            # Do not kill it from here: its commands' process ids would be lost with it.
             await asyncio.to_thread(self._child.wait)
             assert self._child.stdin is not None
             self._child.stdin.close()

@@ -1,5 +1,5 @@
-"""The commands of one step on one rank: prepared, started at the due time, ended, and what they
-left."""
+"""Runs the commands of one step on one rank: prepares them, starts them at the due time, ends them,
+and collects their files."""
 
 import asyncio
 import os
@@ -27,19 +27,19 @@ from aiperf_svc.workloads.gathering import (
 from aiperf_svc.workloads.steps import Command, PlannedStep
 
 SERVER_S = 20.0
-"""Longest time for one server until it listens."""
+"""Longest time for a server to start listening."""
 LISTEN_POLL_S = 0.02
-"""Nothing is measured while servers start."""
+"""Poll interval while servers start; nothing is measured then."""
 TERM_S = 5.0
-"""From SIGTERM to SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 SERVER_END_S = 10.0
-"""Time for a server that ends by itself when its client has ended."""
+"""Time for a server that ends by itself after its client has ended."""
 LINES_BYTES = 4_096
-"""End of the output in which a line that says how far the command is should be."""
+"""Bytes at the end of the output in which a line about the command's progress is searched."""
 PIECE_BYTES = 256 * 2**10
-RESTARTED = "the rank's container was ended and started again, for want of memory?"
+RESTARTED = "the rank's container was restarted, possibly because it ran out of memory"
 WAKE_AHEAD_S = 0.002
-"""The event loop's timers are a millisecond coarse; the rest is slept exactly."""
+"""The event loop's timers have a resolution of a millisecond; the rest is slept exactly."""
 
 
 class _Running:
@@ -49,7 +49,7 @@ class _Running:
         self.is_server = is_server
         self.is_prepared = False
         self.is_let_go = False
-        """Whether its start was ordered; `started_wall_ns` is set when it has happened."""
+        """Whether its start was ordered; `started_wall_ns` is set when it has started."""
         self.started_wall_ns = 0
         self.ended_wall_ns = 0
         self.exit_code = 0
@@ -58,7 +58,7 @@ class _Running:
 
 
 class Piece(NamedTuple):
-    """A part of a file that a command left."""
+    """A part of a file that a command has written."""
 
     command: int
     file: str
@@ -78,7 +78,7 @@ class StepCommands:
         output_limit: int,
         to_reference_ns: Callable[[], int],
     ) -> None:
-        """`to_reference_ns` is the offset of this machine's wall clock to the timing manager's."""
+        """`to_reference_ns`: offset from this machine's clock to the timing manager's."""
         self.plan = plan
         self.rank = rank
         self.problem = ""
@@ -101,12 +101,12 @@ class StepCommands:
     # --- events of the shell ---------------------------------------------------------------------
 
     def on_started(self, command: str, wall_ns: int) -> None:
-        """The process of a command exists."""
+        """Record that the process of a command exists."""
         if command in self._running:
             self._running[command].started_wall_ns = wall_ns
 
     def on_ended(self, command: str, exit_code: int, wall_ns: int) -> None:
-        """A command has ended."""
+        """Record that a command has ended."""
         running = self._running.get(command)
         if running is not None:
             running.exit_code, running.ended_wall_ns = exit_code, wall_ns
@@ -115,16 +115,16 @@ class StepCommands:
     # --- stages ----------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """End what earlier steps left, empty the work folder and that of output, put the files
-        there, make the commands' processes, start the servers and wait until each listens."""
+        """End the processes of earlier steps, empty the work and output folders, write the input
+        files, create the commands' processes, start the servers and wait until each listens."""
         work = self._place.folder / "work"
-        # Those launched for other ranks are named otherwise; they may still be ending.
+        # Commands launched for other ranks have other names; they may still be ending.
         steps = (name.partition("-")[0] for name in self._shell.unended)
         if stuck := next(filter(str.isdecimal, steps), ""):
             self.note(f"SIGKILL did not end a command of step {stuck}")
             return
         await self._shell.reset()
-        # What the commands of earlier steps left and printed has been sent.
+        # The files and output of earlier steps have been sent.
         for folder in (work, self._place.folder / "commands"):
             await asyncio.to_thread(_empty, folder)
         for name, data in self._files.items():
@@ -162,10 +162,10 @@ class StepCommands:
             self.note(f"{running.command.argv[0]} did not listen on port {port} within 20 s")
         else:
             if running.has_ended.is_set():
-                self.note(self._how_it_ended(running))
+                self.note(self._end_text(running))
 
     async def run(self, due_wall_ns: int) -> None:
-        """Start the commands at a time of this machine's wall clock, and see all of them end."""
+        """Start the commands at a time of this machine's wall clock, and wait for their ends."""
         self._due_wall_ns = due_wall_ns
         mine = {name: r for name, r in self._running.items() if not r.is_server}
         delay_s = (due_wall_ns - time.time_ns()) / 1e9
@@ -190,14 +190,14 @@ class StepCommands:
                 for running in mine.values():
                     ended = running.has_ended.is_set() and not running.command.ends_with_step
                     if ended and running.exit_code and not self.problem:
-                        how = RESTARTED if self._was_restarted else self._how_it_ended(running)
+                        how = RESTARTED if self._was_restarted else self._end_text(running)
                         self.note(how)
                 if self.problem:
                     break
         finally:
             await cancel(*waits, watch)
         if mine:
-            # A rank that only serves is at work until the step is over.
+            # A rank that only serves works until the step is over.
             await self._count_after()
 
     @property
@@ -205,7 +205,7 @@ class StepCommands:
         return self._shell.restarts > self._restarts
 
     async def _watch(self) -> None:
-        """Returns when a file of output has become too large, or the container was ended."""
+        """Return when an output file has become too large, or the container was restarted."""
         while not self.problem:
             await asyncio.sleep(1.0)
             if self._was_restarted:
@@ -217,13 +217,13 @@ class StepCommands:
                         self.note(self._too_large(running, file, path.stat().st_size))
 
     async def finish(self, *, abort_reason: str) -> None:
-        """End what still runs. With a reason, that is everything; the step has failed by it."""
+        """End the running commands; with a reason, which means a failed step, all of them."""
         if abort_reason:
             self.problem = self.problem or abort_reason
             await self._end(self._running)
         else:
-            told = {n: r for n, r in self._running.items() if r.command.ends_with_step}
-            await self._end(told)
+            ending = {n: r for n, r in self._running.items() if r.command.ends_with_step}
+            await self._end(ending)
             waiting = [r.has_ended.wait() for r in self._running.values() if r.is_server]
             try:
                 async with asyncio.timeout(SERVER_END_S):
@@ -235,7 +235,7 @@ class StepCommands:
         if self._after is None and self._before is not None:
             await self._count_after()
         for name, running in self._running.items():
-            # What a command left behind in its process group.
+            # Processes that a command left in its process group.
             if running.is_let_go:
                 self._shell.signal(name, "KILL")
 
@@ -247,27 +247,27 @@ class StepCommands:
                 self._shell.signal(name, "TERM")
             else:
                 self._shell.discard(name)
-        if await _late(alive):
+        if await _first_overdue(alive):
             for name in alive:
                 self._shell.signal(name, "KILL")
-            if late := await _late(alive):
+            if late := await _first_overdue(alive):
                 self.note(f"SIGKILL did not end {late.command.argv[0]}")
 
     # --- what is left ----------------------------------------------------------------------------
 
     def pieces(self) -> Iterator[Piece]:
-        """Everything that the commands left, in pieces; a file over the limit is named in `problem`
-        and only its beginning comes."""
+        """Yield all files that the commands wrote, in pieces. A file over the limit is named in
+        `problem`, and only its beginning is yielded."""
         work = self._place.folder / "work"
         for name, running in self._running.items():
             folder = self._shell.output(name)
             paths = {file: folder / file for file in (STDOUT, STDERR)}
             for pattern in running.command.keeps:
                 for path in sorted(work.glob(pattern)):
-                    # Its name may have bytes that are not UTF-8, and messages cannot.
+                    # A file name may contain bytes that are not UTF-8, but messages cannot.
                     kept = os.fsencode(path.relative_to(work)).decode(errors="backslashreplace")
-                    # Pieces of one name are one file: several patterns may match it, and a tool may
-                    # write a file `stdout` of its own.
+                    # Pieces with one name are one file: several patterns may match it, and a tool
+                    # may write its own file `stdout`.
                     paths.setdefault(kept, path)
             for file, path in paths.items():
                 if self._place.is_left(path):
@@ -286,7 +286,7 @@ class StepCommands:
                 yield Piece(running.index, file, data)
 
     def ends(self) -> tuple[CommandEnd, ...]:
-        """How the commands that were started ended, on the timing manager's clock."""
+        """Return how the started commands ended, by the timing manager's clock."""
         offset_ns = self._to_reference_ns()
         return tuple(
             CommandEnd(
@@ -301,7 +301,7 @@ class StepCommands:
         )
 
     def last_lines(self) -> Iterator[str]:
-        """The last whole lines that each measured command has printed, newest first."""
+        """Return the last complete lines that each measured command has printed, newest first."""
         for name, running in self._running.items():
             path = self._shell.output(name) / STDOUT
             if not running.is_server and self._place.is_left(path):
@@ -324,7 +324,7 @@ class StepCommands:
         return read_counters(of_container, self._place.interface)
 
     def witness(self, *, clock_uncertainty_ns: int) -> RankWitness:
-        """What this courier saw of the step."""
+        """Return what this courier observed of the step."""
         before, after = self._before or Counters(), self._after or self._before or Counters()
         peak = after.memory_peak_bytes
         offset_ns = self._to_reference_ns()
@@ -361,14 +361,14 @@ class StepCommands:
     # --- texts -----------------------------------------------------------------------------------
 
     def note(self, problem: str) -> None:
-        """Record a problem. Only the first counts; others follow from it."""
+        """Record a problem. Only the first one counts; later ones follow from it."""
         self.problem = self.problem or f"rank {self.rank}: {problem}"
 
-    def _how_it_ended(self, running: _Running) -> str:
+    def _end_text(self, running: _Running) -> str:
         folder = self._shell.output(f"{self.plan.number}-{running.index}")
         left = filter(self._place.is_left, (folder / STDERR, folder / STDOUT))
-        said = next((path for path in left if path.stat().st_size), None)
-        text = _tail(said, TAIL_BYTES) if said else ""
+        nonempty = next((path for path in left if path.stat().st_size), None)
+        text = _tail(nonempty, TAIL_BYTES) if nonempty else ""
         return how_it_ended(running.command, running.exit_code, text)
 
     def _too_large(self, running: _Running, file: str, size: int) -> str:
@@ -378,8 +378,8 @@ class StepCommands:
         )
 
 
-async def _late(some: Mapping[str, _Running]) -> _Running | None:
-    """Wait for the end of commands, and return one that has not ended after `TERM_S`."""
+async def _first_overdue(some: Mapping[str, _Running]) -> _Running | None:
+    """Wait until the commands end, and return one that has not ended after `TERM_S`."""
     try:
         async with asyncio.timeout(TERM_S):
             await asyncio.gather(*(r.has_ended.wait() for r in some.values()))
@@ -389,7 +389,7 @@ async def _late(some: Mapping[str, _Running]) -> _Running | None:
 
 
 def _tail(path: Path, size: int) -> str:
-    """The end of a file that may be larger than the memory."""
+    """Return the end of a file that may be larger than the memory."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - size))
         return stream.read(size).decode("utf-8", "replace")

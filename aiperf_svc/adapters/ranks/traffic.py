@@ -1,4 +1,4 @@
-"""What the interfaces of a rank carry while a step runs, for people who look on."""
+"""Network traffic of a rank during a step, for the live display."""
 
 import time
 
@@ -6,18 +6,18 @@ from aiperf_svc.adapters.ranks.counters import interface_bytes
 from aiperf_svc.domain.number_text import readable_unit
 
 _SHORTEST_S = 0.25
-"""Between two looks: bytes come in bursts."""
+"""Minimum interval between readings: bytes arrive in bursts."""
 
 
 class Traffic:
-    """Rates between one look and the next."""
+    """Rates between successive readings."""
 
     def __init__(self) -> None:
         self._text = ""
         self._mono_ns, self._before = time.monotonic_ns(), interface_bytes()
 
     def text(self) -> str:
-        """The rates since the last look; before a second one has come, nothing."""
+        """Describe the rates since the last reading; empty before the second one."""
         now = time.monotonic_ns()
         elapsed_s = (now - self._mono_ns) / 1e9
         if elapsed_s >= _SHORTEST_S:
@@ -29,7 +29,7 @@ class Traffic:
 
 
 def traffic_text(received: float, sent: float, loopback: float) -> str:
-    """Rates in bit/s as people read them: of the loopback if it carries most, as in a local run."""
+    """Format rates in bit/s; of the loopback if it carries most, as in a local run."""
     highest = max(received, sent, loopback)
     divisor, unit = readable_unit("bit/s", highest)
     if loopback == highest:

@@ -1,5 +1,5 @@
-"""The blocks that all pages of the report consist of. The templates render them, and escape every
-text, since names, URLs and messages may come from outside."""
+"""The blocks of the report's pages. The templates render them and escape every text, because names,
+URLs and messages may be untrusted."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from aiperf_svc.domain.shown_table import ShownTable
 
 TEMPLATES = "aiperf_svc.adapters.report"
 STEADY_UNITS = ("", "requests", "count")
-"""Units that a row does not name."""
+"""Units that are not written in a row."""
 
 
 def read_file(name: str) -> Markup:
@@ -46,15 +46,15 @@ def environment(package: str) -> Environment:
 
 
 _PAGE, _BLOCKS = map(environment(TEMPLATES).get_template, ("page.html", "blocks.html"))
-"""Compiled when this module is imported: before the load, not at the end of a run."""
+"""Compiled on import, which is before the load and not at the end of a run."""
 
 
 class Block:
-    """One part of a page. An empty one is false and is left out."""
+    """A part of a page. An empty block is false and is left out."""
 
     @property
     def kind(self) -> str:
-        """Macro of `templates/blocks.html` that renders it."""
+        """Macro in `templates/blocks.html` that renders the block."""
         return type(self).__name__.lower()
 
     def __bool__(self) -> bool:
@@ -74,7 +74,7 @@ class Cell:
     is_head: bool = False
     is_faint: bool = False
     heat: str = ""
-    """Strength of the background in per cent."""
+    """Strength of the background, in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Box(Block):
 
 @dataclass(frozen=True, slots=True)
 class Numbers(Block):
-    """Large numbers: name, number and unit of each."""
+    """Large numbers, each with a name and a unit."""
 
     cells: Sequence[tuple[str, str, str]]
 
@@ -150,10 +150,10 @@ class Table(Block):
 
 
 class Figure(Block):
-    """A picture with a title and a note."""
+    """An image with a title and a note."""
 
     has_numbers: bool = False
-    """Whether it can be zoomed."""
+    """Whether the figure can be zoomed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Details(Block):
 
 @dataclass(frozen=True, slots=True)
 class Zoom(Block):
-    """The scripts that zoom the plots, of which at least one has its numbers beside it."""
+    """The scripts that zoom the plots; left out if no plot has its numbers."""
 
     figures: Sequence[Figure]
 
@@ -199,7 +199,7 @@ class Zoom(Block):
 
 
 def document(title: str, blocks: Iterable[Block]) -> bytes:
-    """Render a self-contained page. Names of files in it may be any bytes."""
+    """Render a self-contained page. File names in it may contain any bytes."""
     found = _PAGE.render(title=title, blocks=[each for each in blocks if each])
     return found.encode(errors="replace")
 
@@ -209,28 +209,28 @@ def markup(block: Block) -> str:
 
 
 def section(title: str, *blocks: Block) -> list[Block]:
-    """Return blocks below a heading; nothing if all of them are empty."""
+    """Return blocks below a heading; empty if all of them are empty."""
     return [Heading(title), *blocks] if any(blocks) else []
 
 
 def table(head: Iterable[Cell | str], rows: Iterable[Row]) -> Table:
-    """Return a table. A heading that is text only may be given as such."""
+    """Return a table. Headings may be plain text."""
     return Table([Cell(each) if isinstance(each, str) else each for each in head], list(rows))
 
 
 def name_cell(name: str, unit: str = "") -> Cell:
-    """Return the first cell of a row, with the unit of its numbers."""
+    """Return the first cell of a row, with the unit of the row's numbers."""
     is_named = unit in STEADY_UNITS or name.endswith(unit)
     return Cell(name, unit="" if is_named else unit, is_head=True)
 
 
 def number_cell(value: float | None, *, per: float = 1.0, unit: str = "", mark: str = "") -> Cell:
-    """Return a cell with a number over a divisor, or a dash if it is unknown."""
+    """Return a cell with a number divided by `per`, or a dash if it is unknown."""
     return Cell(number(value, per=per), unit=unit, mark=mark)
 
 
 def number_row(name: str, unit: str, values: Iterable[float | None], *, per: float = 1.0) -> Row:
-    """Return a row of numbers over a divisor."""
+    """Return a row of numbers divided by `per`."""
     return Row([name_cell(name, unit), *(number_cell(value, per=per) for value in values)])
 
 
@@ -240,12 +240,12 @@ def text_row(name: str, *texts: str, tone: str = "") -> Row:
 
 
 def text_table(head: Iterable[Cell | str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table of texts, of which the first of each row is its name."""
+    """Return a table of texts. The first text of each row is its name."""
     return table(head, [text_row(*row) for row in rows])
 
 
 def table_blocks(tables: Iterable[ShownTable]) -> list[Block]:
-    """Return each of the tables below its title, with its notes; nothing of one without both."""
+    """Return each table with its title and notes; tables without rows and notes are left out."""
     blocks: list[Block] = []
     for each in tables:
         first, *others = each.columns
@@ -258,7 +258,7 @@ def table_blocks(tables: Iterable[ShownTable]) -> list[Block]:
 
 
 def report_cell(name: str, folder: str) -> Cell:
-    """Return a name with a link to the report in its folder; the name alone if it has none."""
+    """Return a name with a link to the report in its folder; only the name if it has no report."""
     return Cell(name, is_head=True, link=f"{quote(folder)}/report.html" if folder else "")
 
 
@@ -275,11 +275,11 @@ HEADLINES = {
     "bytes-differ": "Do not use these numbers: network and tool disagree on the bytes sent.",
     "rank-starved": "Do not use these numbers: a rank had too little CPU.",
 }
-"""What the verdict or its cause means."""
+"""Explanation of each verdict or cause."""
 
 
 def verdict_box(verdict: Verdict, valid: str) -> Box:
-    """Return the verdict with the checks that did not pass. `valid` is what a valid one means."""
+    """Return the verdict with the checks that did not pass. `valid` explains a valid verdict."""
     return Box(
         verdict.verdict,
         HEADLINES.get(verdict.cause) or HEADLINES.get(verdict.verdict, valid),
@@ -319,12 +319,12 @@ def objective_row(name: str, found: ObjectiveResult, measured: Cell) -> Row:
 
 
 def objectives(rows: Sequence[Row]) -> list[Block]:
-    """Return the table of all objectives; nothing without any."""
+    """Return the table of all objectives; empty if there are none."""
     head = ("Objective", "Limit", "Measured", "Outcome", Cell("Reason", "text"))
     return section("Service level objectives", table(head, rows))
 
 
 def sentence(text: str) -> str:
-    """Return a text that begins with a capital and ends with a full stop."""
+    """Return a text with a capital at the start and a full stop at the end."""
     first = text[:1] if text.startswith(("http://", "https://")) else text[:1].upper()
     return first + text[1:] + ("" if text.endswith("?") else ".")

@@ -21,13 +21,13 @@ _CURVES = (
     ("inter_token_latency", "c"),
 )
 _LEAST_MS = 1e-3
-"""Start of a logarithmic axis of milliseconds: timestamps are no finer than a microsecond."""
+"""Lower end of a logarithmic axis of milliseconds: timestamps have microsecond resolution."""
 EVENT_SHARE = 0.004
-"""Share of the axis that an event without a duration takes, so that it can be seen."""
+"""Minimum share of the axis for an event without a duration, to make it visible."""
 
 
 def latency_by_percentile(summary: Summary, *, is_wide: bool) -> Plot | None:
-    """Plot every percentile of the main latencies, logarithmic in time, by nines in share."""
+    """Plot every percentile of the main latencies: logarithmic time, shares by nines."""
     curves = []
     highest, values = 0.9, [math.inf, 0.0]
     for tag, style in _CURVES:
@@ -54,8 +54,8 @@ def latency_by_percentile(summary: Summary, *, is_wide: bool) -> Plot | None:
 
 
 def over_time(summary: Summary) -> list[Plot]:
-    """Plot throughput, requests in flight, latencies and errors over the run; of one with events,
-    its requests by due time first."""
+    """Plot throughput, requests in flight, latencies and errors over the run. A run with events
+    starts with its requests by due time."""
     line = summary.timeline
     if line is None:
         return []

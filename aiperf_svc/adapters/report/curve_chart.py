@@ -1,5 +1,5 @@
-"""Draws the curves of servers: throughput against the speed of one user, as step functions, with
-the Pareto front of all of them."""
+"""Draws servers' curves of throughput against the speed of one user, as step functions with their
+common Pareto front."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from aiperf_svc.domain.json_objects import changes_text
 from aiperf_svc.domain.number_text import number
 
 STYLES = ("a", "b", "c", "e", "f", "g", "d")
-"""Styles of the curves, which is the most that a picture has."""
+"""Styles of the curves, which limit the number of curves in a plot."""
 
 
 class NamedCurve(NamedTuple):
@@ -20,8 +20,7 @@ class NamedCurve(NamedTuple):
 
 
 def named(curves: Sequence[Curve], name: str = "") -> list[NamedCurve]:
-    """Name the curves of one experiment by the experiment, and by their parameters if there are
-    several."""
+    """Name the curves of one experiment by its name, and by their parameters if several."""
 
     def text(curve: Curve) -> str:
         own = changes_text(curve.parameters)
@@ -31,8 +30,7 @@ def named(curves: Sequence[Curve], name: str = "") -> list[NamedCurve]:
 
 
 def curve_plot(curves: Sequence[NamedCurve]) -> Plot | None:
-    """Plot the curves; None without one. A point that another one of its curve beats is a dot
-    beside the steps."""
+    """Plot the curves; None without curves. A dominated point is a dot beside the steps."""
     shown = curves[: len(STYLES)]
     if not shown:
         return None

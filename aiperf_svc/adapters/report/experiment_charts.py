@@ -1,5 +1,5 @@
 """Draws the plots of an experiment: metrics against a parameter, throughput against latency with
-the front, heat maps of two parameters, and the course of a search."""
+the front, heat maps of two parameters, and the path of a search."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from aiperf_svc.domain.json_objects import changes_text, parameters_text, value_
 from aiperf_svc.domain.number_text import number
 
 MOST_PLOTS = 6
-"""Metrics that are plotted against the parameter."""
+"""Maximum number of metrics plotted against the parameter."""
 MOST_LABELS = 24
-"""Most points of a plot that have labels."""
+"""Maximum number of labelled points in a plot."""
 LARGEST_MAP = 400
-"""Most cells of a heat map."""
+"""Maximum number of cells in a heat map."""
 
 
 def by_parameter(summary: ExperimentSummary) -> list[Plot]:
-    """Plot each metric of the headline against the parameter with the most values, a line for each
+    """Plot each headline metric against the parameter with the most values, with a line for each
     combination of the others."""
     able = [each for each in summary.parameters if each.is_number and len(each.values) > 1]
     if not able:
@@ -86,8 +86,8 @@ def _by_parameter(
 
 
 def search_curve(report: SearchReport) -> Plot | None:
-    """Plot the points of a search: the share of requests beyond the limit, over its allowed share,
-    or else the first statistic; the band is the bracket."""
+    """Plot the points of a search: the share of requests beyond the limit, relative to the allowed
+    share, or else the first statistic. The band is the bracket."""
     value, title, note = _curve_values(report)
     known = [point for point in report.points if value(point) is not None]
     if not known:
@@ -132,7 +132,7 @@ def _curve_values(
 
 
 def search_path(summary: ExperimentSummary, report: SearchReport) -> Plot | None:
-    """Plot the value that each trial of a search had, in the order of running."""
+    """Plot the value of each trial of a search, in the order of execution."""
     tried = [(row.number, row.outcome.trial.parameters) for row in summary.rows]
     found = [
         (number, float(parameters[report.parameter]))
@@ -204,7 +204,7 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
 
 
 def heat_maps(summary: ExperimentSummary) -> list[Matrix]:
-    """Draw throughput and latency by two parameters; nothing with any other number of them."""
+    """Draw throughput and latency against two parameters; empty for other numbers of them."""
     if len(summary.parameters) != 2:
         return []
     across, down = sorted(summary.parameters, key=lambda each: -len(each.values))

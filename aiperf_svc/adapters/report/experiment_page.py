@@ -34,7 +34,7 @@ from aiperf_svc.core.experiments.throughput_curve import curves_of_summary
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 
 SHOWN_METRICS = 6
-"""Metrics of the headline that have a column."""
+"""Maximum number of headline metrics with a column."""
 
 
 def render(summary: ExperimentSummary, config: Config, search: SearchReport | None = None) -> bytes:
@@ -48,7 +48,7 @@ def render(summary: ExperimentSummary, config: Config, search: SearchReport | No
 
 
 def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> list[Block]:
-    """Return the results of the trials, with links from the folder of the experiment."""
+    """Return the results of the trials, with links relative to the experiment's folder."""
     plots = [
         curve_plot(named(curves_of_summary(summary))),
         *(() if search is None else (charts.search_curve(search),)),
@@ -69,7 +69,7 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
 
 
 def problems(summary: ExperimentSummary, search: SearchReport | None = None) -> list[Block]:
-    """Return what is wrong with the trials, and which were run again."""
+    """Return the problems of the trials, and the trials that were run again."""
     return [
         *_left_out(summary),
         *_findings(summary),
@@ -128,7 +128,7 @@ def _best(summary: ExperimentSummary, search: SearchReport | None) -> list[Block
 
 
 def combinations(summary: ExperimentSummary) -> list[Block]:
-    """Return the table of the combinations, with its notes."""
+    """Return the table of combinations with its notes."""
     metrics = words.shown_metrics(summary, summary.headline[:SHOWN_METRICS])
     optimal, on_front = words.optimal(summary, "★")
     rows = []
@@ -173,7 +173,7 @@ def _heads(
     metrics: Sequence[words.ShownMetric],
 ) -> list[Cell]:
     """Return the headings of the parameters, with those before and after them, and of the metrics.
-    They break into lines at dots, such as those of keys."""
+    They wrap at dots, such as those of keys."""
     names = (*before, *(each.name for each in summary.parameters), *after)
     heads = [Cell(name, "wrap") for name in names]
     return [*heads, *(Cell(each.name, "wrap", unit=each.unit) for each in metrics)]

@@ -1,4 +1,4 @@
-"""Texts of an experiment, the same in the terminal and in HTML."""
+"""Texts of an experiment, shared by the terminal and HTML."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from aiperf_svc.domain.number_text import count, number, readable_unit, with_hal
 
 
 def unit_of(summary: ExperimentSummary, key: RowKey) -> tuple[float, str]:
-    """Return the divisor and name of the unit in which all means of a value are short."""
+    """Return the divisor and name of a unit in which all means of a value are short."""
     known = [each.values[key] for each in summary.combinations if key in each.values]
     return readable_unit(
         summary.metrics[key.tag].unit, max((abs(each.mean) for each in known), default=0.0)
@@ -22,7 +22,7 @@ def unit_of(summary: ExperimentSummary, key: RowKey) -> tuple[float, str]:
 
 
 class ShownMetric(NamedTuple):
-    """A value of the headline as tables show it."""
+    """A headline value as shown in tables."""
 
     key: RowKey
     name: str
@@ -41,8 +41,8 @@ def parameter_texts(summary: ExperimentSummary, parameters: Parameters) -> list[
 
 
 def optimal(summary: ExperimentSummary, mark: str) -> tuple[Sequence[Combination], str]:
-    """Return the combinations on the front, and the note on their mark; empty without a front of at
-    least two combinations."""
+    """Return the combinations on the front, and a note that explains their mark; empty unless the
+    front has at least two combinations."""
     found = front(summary)
     if found is None or len(found.points) < 2 or not found.optimal:
         return (), ""
@@ -60,7 +60,7 @@ def metric_name(summary: ExperimentSummary, key: RowKey) -> str:
 
 
 def mean_text(value: Aggregate | None, divisor: float) -> str:
-    """Format a mean with half of its interval in per cent of it: `12.35 ± 4%`."""
+    """Format a mean with half of its interval in per cent of the mean: `12.35 ± 4%`."""
     if value is None:
         return "–"
     return with_half_width(number(value.mean / divisor), value.mean, value.half_width)
@@ -75,8 +75,8 @@ def mean_with_unit(value: Aggregate, divisor: float, unit: str) -> str:
 def best_texts(
     summary: ExperimentSummary, best: Best, *, is_interval_noted: bool
 ) -> tuple[str, str]:
-    """Return the best value, such as `75% ± 4%`, and which combination has it: with a note if
-    trials of it are left out or it has no interval, and those that may be as good."""
+    """Return the best value, such as `75% ± 4%`, and its combination. Notes say that trials are
+    left out, that there is no interval, or which combinations may be as good."""
     value = mean_with_unit(best.value, *unit_of(summary, best.key))
     text = parameters_text(best.combination.parameters)
     if best.combination.left_out:
@@ -91,19 +91,19 @@ def best_texts(
 
 
 def runs_text(of: Combination) -> str:
-    """Count the runs that a mean is of: `3`, or `2 of 3`."""
+    """Count the runs in a mean: `3`, or `2 of 3`."""
     used = len(of.rows) - len(of.left_out)
     return str(used) if used == len(of.rows) else f"{used} of {len(of.rows)}"
 
 
 def counts(summary: ExperimentSummary) -> str:
-    """Count what was run: `42 trials of 14 combinations`."""
+    """Count the trials: `42 trials of 14 combinations`."""
     combinations = count(len(summary.combinations), "combination")
     return f"{count(len(summary.rows), 'trial')} of {combinations}"
 
 
 def not_held(rows: Sequence[TrialRow]) -> list[str]:
-    """Return which objectives of trials do not hold, a line for each trial."""
+    """Return a line for each trial with the objectives that it does not hold."""
     return [
         _trial_line(row, "; ".join(row.measured.not_held if row.measured else ())) for row in rows
     ]
@@ -116,13 +116,13 @@ class Finding(NamedTuple):
     share: str
     """`degraded in 5 of 6 trials`."""
     worst: str
-    """What was found in the trial that is furthest beyond the limit."""
+    """The finding in the trial that is furthest beyond the limit."""
     remedy: str
 
 
 def findings(summary: ExperimentSummary) -> dict[str, list[Finding]]:
-    """Return the checks of the verdict and those of the system under test that did not pass in the
-    trials that count."""
+    """Return the checks of the verdict and of the system under test that did not pass in the trials
+    that count."""
     counting = [(row, row.measured) for row in summary.rows if row.measured and not row.left_out]
     return {
         "verdict": _findings([(row, measured.reasons) for row, measured in counting]),
@@ -144,13 +144,13 @@ def _findings(trials: Sequence[tuple[TrialRow, Sequence[Reason]]]) -> list[Findi
 
 
 def replaced(rows: Sequence[TrialRow]) -> list[str]:
-    """Return which trials were run again and why, a line each."""
+    """Return a line for each trial that was run again, with the reason."""
     again = (row for row in rows if row.outcome.replaced)
     return [_trial_line(row, "; ".join(row.outcome.replaced)) for row in again]
 
 
 def left_out(rows: Sequence[TrialRow]) -> list[str]:
-    """Return which trials were left out, a line each."""
+    """Return a line for each trial that was left out."""
     return [_trial_line(row, row.left_out) for row in rows]
 
 
@@ -160,6 +160,6 @@ def _trial_line(row: TrialRow, text: str) -> str:
 
 
 def token_sources(summary: ExperimentSummary) -> list[str]:
-    """Return who has counted the tokens of the trials, a line for each of several ways."""
+    """Return how tokens were counted, with a line for each method if the trials differ."""
     found = [row.measured.token_source for row in summary.rows if row.measured is not None]
     return [one_line(source) for source in dict.fromkeys(found) if source]

@@ -1,5 +1,5 @@
-"""The reports of several runs at once, and of an experiment that several runs went through, with
-the sentences about them that the terminal prints too."""
+"""The reports of several simultaneous runs, and of an experiment across several runs, with the
+sentences that the terminal prints too."""
 
 from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.report.blocks import (
@@ -31,16 +31,16 @@ HOW = (
 )
 
 NO_TOTAL = "no trial has a total: each failed in a run, or a run has no records of it"
-"""What an experiment has in place of `HOW` if `has_total` is false."""
+"""Shown instead of `HOW` for an experiment whose `has_total` is false."""
 
 
 def start(joint: Joint) -> str:
-    """Return how close the starts were; empty if there were not two."""
+    """Describe how close the starts were; empty if there were fewer than two."""
     return _starts("requests", joint.start_spread_ms, joint.start_uncertainty_ms)
 
 
 def starts(joint: JointExperiment) -> str:
-    """Return how close the starts of the trials were; empty if there were not two."""
+    """Describe how close the starts of the trials were; empty if there were fewer than two."""
     spread_ms, uncertainty_ms = widest_start(each for _, each in joint.trials) or (None, None)
     return _starts("requests of each trial", spread_ms, uncertainty_ms)
 
@@ -55,14 +55,14 @@ def _starts(what: str, spread_ms: float | None, uncertainty_ms: float | None) ->
 
 
 def how(joint: Joint) -> str:
-    """Return how the total is made; empty without one."""
+    """Describe how the total is computed; empty if there is none."""
     if not joint.total:
         return ""
     return f"{HOW}, {joint.interval_s:.1f} s" if joint.interval_s else HOW
 
 
 def end(member: ExperimentMember) -> str:
-    """Return how the trials of a run ended."""
+    """Describe how the trials of a run ended."""
     left_out = member.summary.left_out
     words = [member.state, counts(member.summary)]
     words += [f"{len(left_out):,} left out"] if left_out else []
@@ -71,7 +71,7 @@ def end(member: ExperimentMember) -> str:
 
 
 def outcome(member: JointMember) -> str:
-    """Return how a run ended."""
+    """Describe how a run ended."""
     words = [member.state]
     words += [f"verdict {member.verdict}"] if member.verdict else []
     words += [member.cause] if member.cause and member.verdict != "valid" else []
@@ -100,7 +100,7 @@ def _member(each: JointMember | ExperimentMember, ended: str, tone: str = "") ->
 
 
 def columns(joint: Joint, *, is_short: bool) -> Table:
-    """Return a column for each run or target and for the total."""
+    """Return a table with a column for each run or target and for the total."""
     head = ("Metric", *(each.name for each in joint.members), "total")
     shown = [row.shown for row in rows(joint, is_short=is_short)]
     return table(
@@ -122,7 +122,7 @@ def render_experiment(joint: JointExperiment) -> bytes:
         blocks += [Note(sentence(note)) for note in (NO_TOTAL, *joint.notes)]
     for each in joint.members:
         if each.summary.rows:
-            # What is wrong in a run is wrong in the total too, if there is one.
+            # A problem of a run also appears in the total, if there is one.
             wrong = [] if joint.has_total else experiment_page.problems(each.summary)
             blocks += section(each.name, *wrong, *experiment_page.combinations(each.summary))
     return document(joint.name, blocks)

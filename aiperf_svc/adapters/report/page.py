@@ -1,4 +1,4 @@
-"""`report.html` of an inference benchmark: the run on one self-contained page, which is complete
+"""`report.html` of an inference benchmark: the run on one self-contained page that is complete
 without its scripts."""
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
@@ -38,10 +38,10 @@ _VALID = "The client kept up: these are the numbers of the server."
 
 
 def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
-    """Render the content of the file. `result` is that of the summary, if it is made already."""
+    """Render the file. `result` is the summary's result, if it has already been computed."""
     result = result or result_of(summary)
     over_time = [*_replicas(summary), *charts.over_time(summary)]
-    # Two columns: the first plot takes both if that leaves no gap.
+    # Two columns: the first plot spans both if that avoids a gap.
     latency = charts.latency_by_percentile(summary, is_wide=len(over_time) % 2 == 0)
     plots = [latency, *over_time] if latency is not None else over_time
     system_plots = telemetry_charts.draw(summary)
@@ -84,7 +84,7 @@ def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
 
 
 def _replicas(summary: Summary) -> list[Plot]:
-    """Plot the replicas above the load, over the same time."""
+    """Plot the replicas above the load, with the same time axis."""
     if summary.scaling is None or summary.timeline is None:
         return []
     length_s = summary.timeline.width_s * len(summary.timeline.in_flight)
@@ -92,13 +92,13 @@ def _replicas(summary: Summary) -> list[Plot]:
 
 
 def _remarks(result: InferenceResult) -> list[Note]:
-    """Return who has counted the tokens of the tables above, and what their numbers do not show."""
+    """Return how the tokens in the tables above were counted, and the limits of their numbers."""
     texts = (result.token_source, *remarks(result))
     return [Note(sentence(one_line(text))) for text in texts if text]
 
 
 def _groups(result: InferenceResult) -> list[Block]:
-    """Return a column for each of several targets, and of several models."""
+    """Return a column for each target and for each model, if there are several."""
     blocks: list[Block] = []
     for joint in (of_groups(result, "targets"), of_groups(result, "models")):
         if joint.members:
@@ -107,7 +107,7 @@ def _groups(result: InferenceResult) -> list[Block]:
 
 
 def _system(summary: Summary) -> list[Block]:
-    """Return the verdict on the system under test: checks that did not pass, then information."""
+    """Return the verdict on the system under test: failed checks, then information."""
     report = summary.system
     if report is None:
         return []
@@ -120,9 +120,9 @@ def _system(summary: Summary) -> list[Block]:
 
 def _header(summary: Summary) -> Header:
     context, config = summary.context, summary.context.config
-    asked = load_words(config.load, with_pattern=True)
+    load_texts = load_words(config.load, with_pattern=True)
     targets = (config.endpoint.all_models, config.endpoint.all_urls)
-    facts = [*(" and ".join(each) for each in targets), ", ".join(asked)]
+    facts = [*(" and ".join(each) for each in targets), ", ".join(load_texts)]
     facts.append(f"{iso_time(summary.first_start_wall_ns)[:19].replace('T', ' ')} UTC")
     if context.was_cancelled:
         facts.append("stopped by the user")

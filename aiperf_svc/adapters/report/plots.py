@@ -1,9 +1,8 @@
-"""Draws line plots as inline SVG: self-contained, sharp at any size, coloured by the style of the
-page.
+"""Draws line plots as inline SVG: self-contained, sharp at any size, coloured by the page's style.
 
-The pictures need no script. Where scripts run, `zoom.js` replaces plots that have their numbers
-beside them by charts of uPlot, which is part of the page, so that all plots over time zoom
-together. Nothing is loaded from elsewhere.
+The images need no script. If scripts run, `zoom.js` replaces plots that have their numbers on the
+page with charts of uPlot, which is part of the page, so all plots over time zoom together. Nothing
+is loaded from elsewhere.
 """
 
 import math
@@ -18,13 +17,13 @@ from aiperf_svc.adapters.report.blocks import Figure
 from aiperf_svc.adapters.report.scales import Scale
 
 HALF, FULL = 560, 1150
-"""Width of a plot in one column and in both, in the unit of its text."""
+"""Width of a plot in one column and in both, in the units of its text."""
 HEIGHT, TALL = 250, 420
 LEFT, RIGHT, TOP, BOTTOM = 52, 20, 10, 30
 LABEL_ROOM = (26, 13)
-"""Width and height that a label beside a dot needs; one without it is left out."""
+"""Width and height of a label beside a dot; a label without this room is left out."""
 DIGITS = 6
-"""Significant digits of the numbers beside a plot."""
+"""Significant digits of the numbers for zooming."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +31,16 @@ class Series:
     """One line; points with NaN are gaps."""
 
     name: str
-    """Name in the legend; empty: it has none."""
+    """Name in the legend; empty if it has none."""
     style: str
     """CSS class: `a` to `g`, and `dashed`."""
     points: Sequence[tuple[float, float]]
     marks: Sequence[str] = ()
-    """Text of each point, which then has a dot; it shows when the mouse rests on the dot."""
+    """Text of each point, shown when the mouse is over the point's dot."""
     labels: Sequence[str] = ()
-    """Text beside each point, where there is room."""
+    """Text beside each point, if there is room."""
     intervals: Sequence[tuple[float, float, float]] = ()
-    """Vertical bars: place, lower and upper end."""
+    """Vertical bars: position, lower and upper end."""
     has_line: bool = True
 
 
@@ -53,12 +52,12 @@ class Band:
     end: float
     label: str
     is_event: bool = False
-    """True: it is coloured, and has its label beside it if it is narrow."""
+    """If true, it is coloured, and a narrow one has its label beside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A span of the x axis with a text that shows when the mouse rests on it."""
+    """A span of the x axis with a text that is shown when the mouse is over it."""
 
     begin: float
     end: float
@@ -67,8 +66,8 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An element of the picture: a path with `d`, a text with `anchor`, a rectangle with `width`,
-    or else a dot. Places are formatted numbers."""
+    """An element of the image: a path with `d`, a text with `anchor`, a rectangle with `width`, or
+    else a dot. Positions are formatted numbers."""
 
     style: str = ""
     """CSS classes."""
@@ -78,7 +77,7 @@ class Shape:
     anchor: str = ""
     width: str = ""
     text: str = ""
-    """The text, or what shows when the mouse rests on a rectangle or dot."""
+    """The text, or the tooltip of a rectangle or dot."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Plot(Figure):
     series: Sequence[Series]
     shapes: Sequence[Shape]
     numbers: Markup
-    """What `zoom.js` draws; empty if the plot cannot be zoomed."""
+    """The data for `zoom.js`; empty if the plot cannot be zoomed."""
     height: int = HEIGHT
 
     rectangle_top: ClassVar[int] = TOP
@@ -101,7 +100,7 @@ class Plot(Figure):
 
     @property
     def is_wide(self) -> bool:
-        """Whether it takes both columns."""
+        """Whether it spans both columns."""
         return self.width == FULL
 
     @property
@@ -110,7 +109,7 @@ class Plot(Figure):
 
     @property
     def label(self) -> str:
-        """Text for readers who do not see the picture."""
+        """Text for readers who cannot see the image."""
         names = ", ".join(each.name for each in self.series if each.name)
         title = ", ".join(filter(None, (self.title, self.note)))
         return f"{title}: {names}" if names else title
@@ -125,16 +124,16 @@ class Axes:
     width: int = HALF
     height: int = HEIGHT
     titles: tuple[str, str] = ("", "")
-    """Those of x and y, inside the picture."""
+    """Titles of x and y, inside the image."""
     length: float | None = None
-    """Length of an x axis that begins at 0; a plot that has it can be zoomed."""
+    """Length of an x axis that starts at 0; only a plot with this length can be zoomed."""
 
     def across(self, value: float) -> float:
-        """Place of a value on the x axis."""
+        """Position of a value on the x axis."""
         return LEFT + self.x.place(value) * (self.end - LEFT)
 
     def up(self, value: float) -> float:
-        """Place of a value on the y axis."""
+        """Position of a value on the y axis."""
         return self.floor - self.y.place(value) * (self.floor - TOP)
 
     @property
@@ -143,7 +142,7 @@ class Axes:
 
     @property
     def floor(self) -> int:
-        """Place of the x axis."""
+        """Position of the x axis."""
         return self.height - BOTTOM
 
 
@@ -212,8 +211,7 @@ def _marks(series: Series, axes: Axes) -> Iterator[Shape]:
 
 
 def _labels(series: Iterable[Series], axes: Axes) -> Iterator[Shape]:
-    """Write the labels to the upper right of their dots, where there is room; at the edge of the
-    picture, inside of it."""
+    """Write labels to the upper right of their dots if there is room, inside the image."""
     width, height = LABEL_ROOM
     taken: list[tuple[float, float]] = []
     for each in series:
@@ -257,7 +255,7 @@ def _hint(hint: Hint, axes: Axes) -> Shape:
 
 
 def zoom_numbers(series: Iterable[Series], bands: Iterable[Band], *, end: float) -> Markup:
-    """Return the numbers of a plot that begins at 0 and ends at `end`, as JSON for `zoom.js`."""
+    """Return the numbers of a plot from 0 to `end`, as JSON for `zoom.js`."""
     times: list[list[float]] = []
     lines = []
     for each in series:
@@ -270,7 +268,7 @@ def zoom_numbers(series: Iterable[Series], bands: Iterable[Band], *, end: float)
         )
     spans = [(band.begin, band.end, band.label if band.is_event else "") for band in bands]
     content = {"end": end, "x": times, "lines": lines, "bands": spans}
-    # A text such as a label of a server's page must not end the element.
+    # A text such as a label of a server's metrics page must not end the element.
     return Markup(msgspec.json.encode(content).decode().replace("<", "\\u003c"))
 
 

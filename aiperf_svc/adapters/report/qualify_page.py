@@ -33,7 +33,7 @@ TONES = {
     Verdict.FAIL: "invalid",
     Verdict.NOT_MEASURED: "invalid",
 }
-"""Class of a verdict in the style sheet, of one that is not `pass`."""
+"""CSS class of each verdict other than `pass`."""
 
 
 def render(found: Qualification, summary: ExperimentSummary, config: Config) -> bytes:
@@ -43,7 +43,7 @@ def render(found: Qualification, summary: ExperimentSummary, config: Config) -> 
         *([Box("degraded", text) for text in found.warnings]),
         *section("Nodes", _nodes(found)),
         *section("Paths that did not pass", _paths(found)),
-        *section("All nodes together", _together(found)),
+        *section("All nodes together", _all_nodes(found)),
         Plots([heat for info in found.checks if (heat := heat_map(found, info)) is not None]),
         _trials(summary),
         Details("Configuration", [Code(yaml_text(config.model_dump(mode="json")))]),
@@ -52,7 +52,7 @@ def render(found: Qualification, summary: ExperimentSummary, config: Config) -> 
 
 
 def units_of(found: Qualification) -> dict[str, tuple[CheckInfo, float, str]]:
-    """Return each check with the divisor and the name of the unit in which its values are short."""
+    """Return each check with the divisor and name of a unit in which its values are short."""
     most = dict.fromkeys((info.check for info in found.checks), 0.0)
     results = [result for node in found.nodes for result in node.checks]
     for each in (*results, *found.all):
@@ -87,7 +87,7 @@ def _nodes(found: Qualification) -> Table:
 
 
 def why(result: CheckResult) -> str:
-    """Return why a check did not pass, with its peer; empty if it did."""
+    """Return the reason why a check did not pass, with its peer; empty if it passed."""
     if not result.reason:
         return ""
     peer = f", worst with {result.peer}" if result.peer else ""
@@ -103,14 +103,14 @@ def _paths(found: Qualification) -> Table:
     return table(("Path", "Verdict", "Check", "Value", Cell("Why", "text")), rows)
 
 
-def _together(found: Qualification) -> Table:
+def _all_nodes(found: Qualification) -> Table:
     units = units_of(found)
     rows = [Row(_checked(each, units), TONES.get(each.verdict, "")) for each in found.all]
     return table(("Check", "Verdict", "Value", Cell("Why", "text")), rows)
 
 
 def _checked(result: CheckResult, units: Mapping[str, tuple[CheckInfo, float, str]]) -> list[Cell]:
-    """Return check, verdict, value and reason."""
+    """Return the check, verdict, value and reason."""
     info, per, unit = units[result.check]
     return [
         name_cell(f"{info.stage}: {info.name}"),
@@ -121,11 +121,11 @@ def _checked(result: CheckResult, units: Mapping[str, tuple[CheckInfo, float, st
 
 
 def heat_map(found: Qualification, info: CheckInfo) -> Matrix | None:
-    """Return the values of a check by pair of nodes, from row to column; None if it has none."""
+    """Return the values of a check by pair of nodes, from row to column; None without values."""
     values = {(p.source, p.target): p.value for p in found.pairs if p.check == info.check}
     if not values:
         return None
-    # A test without a direction has one value for both.
+    # A test without a direction has one value for both directions.
     if not any((target, source) in values for source, target in values):
         values |= {(target, source): value for (source, target), value in values.items()}
     _, per, unit = units_of(found)[info.check]

@@ -1,4 +1,4 @@
-"""Axes of the report's plots: map values to positions, and choose which values to label."""
+"""Axes of the report's plots: map values to positions, and choose the labelled values."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ class Scale:
 
 
 def linear(high: float, *, low: float = 0.0) -> Scale:
-    """Scale from `low` to a round number at or above `high`, with about five ticks."""
+    """Return a scale from `low` to a round number at or above `high`, with about five ticks."""
     step = _round_step((high - low) / 4 or 1.0)
     count = max(1, math.ceil((high - low) / step - 1e-9))
     top = low + step * count
@@ -26,15 +26,15 @@ def linear(high: float, *, low: float = 0.0) -> Scale:
 
 
 def elapsed(high: float) -> Scale:
-    """Scale of seconds from 0 to exactly `high`."""
+    """Return a scale of seconds from 0 to exactly `high`."""
     step = _round_step(high / 6)
     ticks = tuple((step * i, f"{short(step * i)} s") for i in range(int(high / step + 1e-9) + 1))
     return Scale(lambda value: value / high, ticks)
 
 
 def logarithmic(low: float, high: float) -> Scale:
-    """Scale from below `low` to above `high`, with ticks at 1, 2, 5 of each decade if there are
-    few."""
+    """Return a scale from below `low` to above `high`, with ticks at 1, 2 and 5 of each decade if
+    there are few decades."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1, 2, 5) if last - first <= 3 else (1,)
     values = [m * 10.0**e for e in range(first, last + 1) for m in steps]
@@ -48,32 +48,31 @@ def logarithmic(low: float, high: float) -> Scale:
 
 
 LARGE_RATIO = 20
-"""From this ratio of the largest value to the smallest, an axis of measured or listed values is
-logarithmic."""
+"""Ratio of largest to smallest value from which an axis is logarithmic."""
 _LEAST_GAP = 0.06
-"""Room of a label of `listed`, as a share of the axis."""
+"""Room for a label of `listed`, as a share of the axis."""
 
 
 def is_wide(values: Sequence[float]) -> bool:
-    """True if the values need a logarithmic axis."""
+    """Return whether the values need a logarithmic axis."""
     return min(values) > 0 and max(values) >= LARGE_RATIO * min(values)
 
 
 def fitting(values: Sequence[float], *, is_log: bool = False) -> Scale:
-    """Scale over measured values: logarithmic, or linear with 0 on it."""
+    """Return a scale for measured values: logarithmic, or linear including 0."""
     if is_log:
         return logarithmic(min(values), max(values))
     return linear(max((*values, 0.0)) or 1.0, low=min((*values, 0.0)))
 
 
 def listed(values: Sequence[float]) -> Scale:
-    """Scale over the values of a parameter, with ticks at them where there is room."""
+    """Return a scale for the values of a parameter, with ticks at the values if there is room."""
     low, high = min(values), max(values)
     warp = math.log if is_wide(values) else float
     span = warp(high) - warp(low)
 
     def place(value: float) -> float:
-        # The outermost values keep away from the frame.
+        # Keep the outermost values away from the frame.
         return 0.03 + 0.94 * ((warp(value) - warp(low)) / span if span else 0.5)
 
     ticks: list[tuple[float, str]] = []
@@ -84,7 +83,7 @@ def listed(values: Sequence[float]) -> Scale:
 
 
 def numbered(count: int, labels: Mapping[int, str]) -> Scale:
-    """Scale over `count` things in a row, from 0, with ticks at those that have a label."""
+    """Return a scale for `count` items in a row, from 0, with ticks at those with a label."""
 
     def place(value: float) -> float:
         return (value + 0.5) / count
@@ -93,7 +92,7 @@ def numbered(count: int, labels: Mapping[int, str]) -> Scale:
 
 
 def binary(low: float, high: float) -> Scale:
-    """Logarithmic scale of sizes from exactly `low` to `high`, with ticks at powers of 16 bytes."""
+    """Return a logarithmic scale of sizes from `low` to `high`, with ticks at powers of 16."""
     high = max(high, 2 * low)
     span = math.log2(high / low)
     powers = range(0, 64, 4)
@@ -102,8 +101,8 @@ def binary(low: float, high: float) -> Scale:
 
 
 def nines(highest: float) -> Scale:
-    """Scale of shares from 0 to `highest` (below 1), where every further nine is as wide as the one
-    before."""
+    """Return a scale of shares from 0 to `highest` (below 1), on which every additional nine has
+    the same width."""
     end = -math.log10(1 - highest)
     labels = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
     ticks = tuple((q, f"p{q * 100:.6g}") for q in labels if q <= highest)

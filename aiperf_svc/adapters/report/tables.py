@@ -42,8 +42,7 @@ _SHORT_UNITS = {
 
 
 def large_numbers(result: InferenceResult, wanted: Iterable[tuple[str, str, str]]) -> Numbers:
-    """Return the large numbers at the top: name, tag and statistic of each. Those that were not
-    measured are left out."""
+    """Return the large numbers at the top, by name, tag and statistic, if measured."""
     cells = []
     for name, tag, stat in wanted:
         value = result.value(tag, stat)
@@ -54,7 +53,7 @@ def large_numbers(result: InferenceResult, wanted: Iterable[tuple[str, str, str]
 
 
 def quality(found: QualityResult | None) -> list[Block]:
-    """Return the score of the quality gate; nothing without one."""
+    """Return the score of the quality gate; empty if there is none."""
     if found is None:
         return []
     minimum = "" if found.min_score is None else f"{found.min_score:.1%}"
@@ -76,7 +75,7 @@ def hardware(found: Provenance | None) -> Details:
 
 
 def with_hardware(page: bytes, found: Provenance) -> bytes:
-    """Return a page with these facts in the place of its own; unchanged if it has none."""
+    """Return a page with its facts replaced by these; unchanged if it has none."""
     begin = page.find(f"<details><summary>{_HARDWARE}</summary>".encode())
     end = page.find(_END, begin)
     if begin < 0 or end < 0:
@@ -86,7 +85,7 @@ def with_hardware(page: bytes, found: Provenance) -> bytes:
 
 
 def distributions(result: InferenceResult, tags: set[str]) -> list[Block]:
-    """Return the per-request and pooled metrics among `tags`, one row each, with their notes."""
+    """Return a table of the per-request and pooled metrics among `tags`, with its notes."""
     rows, notes = [], set()
     for tag, found in result.metrics.items():
         if tag not in tags or found.is_single:
@@ -106,7 +105,7 @@ def distributions(result: InferenceResult, tags: set[str]) -> list[Block]:
 
 
 def scalars(result: InferenceResult, tags: set[str]) -> Table:
-    """Return the metrics among `tags` that are one number, two in a row."""
+    """Return the metrics among `tags` with a single number, two per row."""
     pairs = []
     for tag, found in result.metrics.items():
         if tag in tags and found.is_single:
@@ -133,7 +132,7 @@ def objectives(result: InferenceResult) -> list[Block]:
 
 
 def errors(counts: Sequence[ErrorCount]) -> list[Block]:
-    """Return the errors by kind, with the first message of each; nothing without any."""
+    """Return the errors by kind, with the first message of each; empty if there are none."""
     rows = []
     for error in counts:
         details = error.error_details

@@ -1,4 +1,4 @@
-"""Draws the metrics of servers, GPUs and our own services, and how replicas came up, on the time
+"""Draws the metrics of servers, GPUs and our own services, and the startup of replicas, on the time
 axis of the other plots.
 """
 
@@ -25,13 +25,13 @@ STAGES = (
     ("ready, no token yet", "e", "ready", "first_token"),
     ("in use", "a", "first_token", ""),
 )
-"""Stages of a replica, with their style and the moments between which they last."""
+"""Stages of a replica, with their style and the events at which they start and end."""
 _NAN = (math.nan, math.nan)
 
 
 def draw_replicas(found: ScalingResult, length_s: float) -> list[Plot]:
     """Plot the desired and the ready replicas over a run of this length, and the stages of each
-    replica that came up."""
+    replica that started."""
     highest = max(number for _, number in (*found.desired, *found.ready))
     counts = figure(
         "Replicas",
@@ -48,8 +48,8 @@ def draw_replicas(found: ScalingResult, length_s: float) -> list[Plot]:
 
 
 def _steps(curve: Sequence[tuple[float, int]], length_s: float) -> Iterator[tuple[float, float]]:
-    """Yield the corners of a step curve up to the end of the run. A zoomed plot has one value at a
-    time, so a step takes a moment."""
+    """Yield the corners of a step curve up to the end of the run. A zoomed plot has one value at
+    each time, so a step has a short duration."""
     moment_s, before = length_s / 10_000, curve[0][1]
     for at_s, number in curve:
         if at_s > length_s:
@@ -62,7 +62,7 @@ def _steps(curve: Sequence[tuple[float, int]], length_s: float) -> Iterator[tupl
 
 
 def _stages(replicas: Sequence[ReplicaTimeline], length_s: float) -> Plot:
-    """Draw a line for each replica, whose parts have the styles of its stages."""
+    """Draw a line for each replica, with parts in the styles of its stages."""
     series = []
     for name, style, first, last in STAGES:
         points = [
@@ -97,7 +97,7 @@ def _stages(replicas: Sequence[ReplicaTimeline], length_s: float) -> Plot:
 def _stage(
     replica: ReplicaTimeline, row: float, first: str, last: str, length_s: float
 ) -> list[tuple[float, float]]:
-    """Return the ends of a stage, and a gap; nothing if it did not begin."""
+    """Return the ends of a stage, and a gap; empty if it did not start."""
     begin_s = replica.moments_s.get(first)
     end_s = length_s if replica.gone_s is None else min(replica.gone_s, length_s)
     end_s = min(replica.moments_s.get(last, end_s), end_s)
@@ -113,36 +113,35 @@ def _words(replica: ReplicaTimeline) -> str:
 
 
 STYLES = ("a", "b", "c", "d", "e", "f", "g", "a dashed")
-"""Styles of the lines of a plot, which has no more lines than that."""
+"""Styles of a plot's lines, which limit the number of its lines."""
 MAX_POINTS = 600
-"""Most points of a line; beyond, the highest of each span is drawn."""
+"""Maximum number of points in a line; above it, the highest point of each span is drawn."""
 HINTS = 120
 
 
 def draw(summary: Summary) -> list[Plot]:
-    """Draw every portable quantity and GPU field that was read during the load, except GPU fields
-    that did not change."""
-    return _drawn(summary, (each for each in _read(summary) if _moves(each)))
+    """Draw every portable quantity and GPU field of the load, except constant GPU fields."""
+    return _draw_plots(summary, (each for each in _read(summary) if _has_changes(each)))
 
 
 def draw_client(summary: Summary) -> list[Plot]:
     """Draw the metrics of our own services."""
-    return _drawn(summary, client_series.plots(summary.client) if summary.client else ())
+    return _draw_plots(summary, client_series.plots(summary.client) if summary.client else ())
 
 
 def constants(summary: Summary) -> Table:
-    """Return a table of the GPU fields that did not change."""
+    """Return a table of the constant GPU fields."""
     rows = [
         number_row(f"{each.title} {label}".strip(), each.unit, [float(values[-1])])
         for each in _read(summary)
-        if not _moves(each)
+        if not _has_changes(each)
         for label, _, values in each.lines
         if len(values)
     ]
     return table(("Value", ""), rows)
 
 
-def _drawn(summary: Summary, wanted: Iterable[Plotted]) -> list[Plot]:
+def _draw_plots(summary: Summary, wanted: Iterable[Plotted]) -> list[Plot]:
     line = summary.timeline
     if line is None:
         return []
@@ -151,14 +150,14 @@ def _drawn(summary: Summary, wanted: Iterable[Plotted]) -> list[Plot]:
     known = [(each, drawn) for each in wanted if (drawn := _plot(each, begin_ns, length_s))]
     figures = [drawn for _, drawn in known]
     if len(figures) % 2:
-        # The last one takes both columns, which leaves no gap.
+        # The last plot spans both columns, which avoids a gap.
         last = _plot(known[-1][0], begin_ns, length_s, width=FULL)
         figures[-1:] = [last] if last else []
     return figures
 
 
 def _read(summary: Summary) -> Iterator[Plotted]:
-    """Yield the metrics of the sources that passed their checks, shares in per cent."""
+    """Yield the metrics of the sources that passed their checks, with ratios in per cent."""
     reports = summary.system.sources if summary.system is not None else ()
     pairs = zip(summary.telemetry, reports, strict=True)
     for each in plotted([log for log, report in pairs if report.is_used]):
@@ -166,8 +165,8 @@ def _read(summary: Summary) -> Iterator[Plotted]:
         yield replace(each, unit="%", lines=lines) if each.unit == "ratio" else each
 
 
-def _moves(each: Plotted) -> bool:
-    """Whether there is more than one point: GPUs have one for each new value."""
+def _has_changes(each: Plotted) -> bool:
+    """Return whether there is more than one point: GPUs have a point for each new value."""
     return any(len(values) > 1 for _, _, values in each.lines)
 
 
@@ -201,7 +200,7 @@ def _thinned(
     at_s: "np.ndarray[tuple[int], np.dtype[np.float64]]",
     values: "np.ndarray[tuple[int], np.dtype[np.float64]]",
 ) -> Iterator[tuple[float, float]]:
-    """The points of a line; of long ones, the highest of each span."""
+    """Return the points of a line; of a long line, the highest point of each span."""
     step = max(1, math.ceil(len(values) / MAX_POINTS))
     for begin in range(0, len(values), step):
         part = values[begin : begin + step]

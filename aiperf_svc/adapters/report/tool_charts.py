@@ -1,4 +1,4 @@
-"""Draws the plots that a workload asks for, from the series, tables and metrics of a run."""
+"""Draws the plots of a workload from the series, tables and metrics of a run."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,18 +12,18 @@ from aiperf_svc.domain.number_text import number, readable_unit, significant, si
 from aiperf_svc.workloads.steps import Plot
 
 STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed", "d dashed", "e dashed")
-"""Styles of lines. A plot has no more lines than can be told apart."""
+"""Styles of lines, which limit the number of lines in a plot."""
 FULL_HEAT = 0.5
-"""Share of the best pair at which a cell of a matrix has its full colour."""
+"""Distance to the best pair, as a share, at which a matrix cell has its full colour."""
 HINTS = 120
-"""Most places of a plot with a text of their values."""
+"""Maximum number of x positions with a tooltip of their values."""
 
 Points = list[tuple[float, float]]
 Line = tuple[str, Points]
 
 
 def draw(result: ToolResult, plots: Sequence[Plot]) -> list[Figure]:
-    """Draw each plot for which the run has numbers."""
+    """Draw each plot for which the run has data."""
     drawn: list[Figure | None] = []
     for plot in plots:
         match plot.kind:
@@ -37,8 +37,7 @@ def draw(result: ToolResult, plots: Sequence[Plot]) -> list[Figure]:
 
 
 def place_text(step: str, repetition: int, result: ToolResult) -> str:
-    """Return the parameters that distinguish a step from the others of the run; empty if it is the
-    only one."""
+    """Return the parameters that distinguish a step from the others; empty for one step."""
     measured = [each for each in result.steps if each.is_measured]
     words = [step] if len({each.name for each in measured}) > 1 else []
     if len({each.repetition for each in measured}) > 1:
@@ -88,7 +87,7 @@ def _by_parameter(plot: Plot, result: ToolResult) -> Drawn | None:
         scale = scales.linear(max(values) or 1.0)
     else:
         least = _least(values)
-        # Zero, such as an empty message, has no place on a logarithmic axis: it is at its left end.
+        # Zero, such as an empty message, is drawn at the left end of a logarithmic axis.
         lines = [(name, [(max(x, least / 2), y) for x, y in points]) for name, points in lines]
         low, high = (least / 2 if min(values) <= 0 else least), max(*values, least)
         scale = scales.binary(low, high) if x_unit == "bytes" else scales.logarithmic(low, high)
@@ -140,7 +139,8 @@ def _lines(
 
 
 def _hints(lines: list[Line], x_unit: str) -> list[Hint]:
-    """The values at each place of the x axis, over half the way to its neighbours."""
+    """Return the values at each position of the x axis, as spans up to halfway to its
+    neighbours."""
     places = sorted({x for _, points in lines for x, _ in points})
     if not 1 < len(places) <= HINTS:
         return []
@@ -185,8 +185,8 @@ def pair_matrix(
     better: str,
     per: float,
 ) -> Matrix:
-    """Return values over a divisor by pair of the names, from row to column. They are red by the
-    distance to the best pair: noise stays pale."""
+    """Return values divided by `per`, by pair of names, from row to column. The distance to the
+    best pair determines the intensity of the red, so noise stays pale."""
     best = (min if better == "lower" else max)(values.values())
 
     def cell(source: str, target: str) -> Cell:

@@ -35,8 +35,8 @@ from aiperf_svc.workloads.steps import Plot
 _VALID = "Nothing contradicts the numbers of the tool."
 LARGE_NUMBERS = 6
 OPEN_TABLES = 2
-"""Tables of the run that are shown at once; more open on a click."""
-WITNESSED = (
+"""Tables that are shown at once; others open on a click."""
+COURIER_FIELDS = (
     "interface_rx_bytes", "interface_tx_bytes", "loopback_bytes", "dropped_packets",
     "tcp_retransmits", "udp_errors", "oom_kills",
 )  # fmt: skip
@@ -55,7 +55,7 @@ def render(result: ToolResult, plots: Sequence[Plot]) -> bytes:
         *_steps(result),
         Details("Values of each step", [_values(result)]),
         Details("All checks of the verdict", [check_table(result.checks)]),
-        Details("Observations of the couriers", [_witnesses(result)]),
+        Details("Observations of the couriers", [_courier_table(result)]),
         Details("Ranks", [_ranks(result)]),
         Details("Facts", [_facts(result)]),
         Details("Configuration", [Code(yaml_text(result.config))]),
@@ -139,7 +139,7 @@ def _values(result: ToolResult) -> Table:
     return table(("Metric", "Step", "Repetition", "Value"), rows)
 
 
-def _witnesses(result: ToolResult) -> Table:
+def _courier_table(result: ToolResult) -> Table:
     rows = []
     for step in result.steps:
         for seen in step.witnesses:
@@ -149,7 +149,7 @@ def _witnesses(result: ToolResult) -> Table:
             pressure = 100 * seen.cpu_pressure if seen.cpu_pressure is not None else None
             peak = seen.memory_peak_bytes / 2**20 if seen.memory_peak_bytes else None
             figures = [late, cores, seen.throttled_ns / 1e6, pressure, seen.stolen_ns / 1e6, peak]
-            figures += [float(getattr(seen, name)) for name in WITNESSED]
+            figures += [float(getattr(seen, name)) for name in COURIER_FIELDS]
             cells = [name_cell(f"{step.number} {step.name}"), Cell(str(seen.rank)), Cell(seen.node)]
             rows.append(Row([*cells, *map(number_cell, figures)]))
     head = (
@@ -162,7 +162,7 @@ def _witnesses(result: ToolResult) -> Table:
         "CPU pressure, %",
         "stolen, ms",
         "memory peak, MiB",
-        *(name.replace("_", " ") for name in WITNESSED),
+        *(name.replace("_", " ") for name in COURIER_FIELDS),
     )
     return table(head, rows)
 

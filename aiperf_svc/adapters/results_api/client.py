@@ -1,6 +1,6 @@
-"""Implements the client of the results API: follows a run, stops it, and downloads its results.
+"""Client of the results API: follows a run, stops it, and downloads its results.
 
-An interrupted download is resumed. A file is accepted only if its SHA-256 is that of the manifest.
+An interrupted download is resumed. A file is accepted only if its SHA-256 matches the manifest.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
 RESPONSE_S = 10.0
-"""Longest time without a byte of a response, in addition to the time of a long poll."""
+"""Timeout between bytes of a response, in addition to the time of a long poll."""
 ATTEMPTS = 5
-"""Attempts for a file without any new byte. Port-forwards break often and recover."""
+"""Number of attempts for a file without any new byte. Port-forwards break often and recover."""
 RETRY_S = 0.5
 CHUNK = 256 * 1024
 MESSAGE_BYTES = 4096
@@ -66,7 +66,7 @@ class ResultsClient(RunApi):
             self._session = None
 
     async def manifest(self) -> Manifest:
-        """Return name, size and hash of every result file."""
+        """Return the name, size and hash of every result file."""
         return msgspec.json.decode(await self._send("GET", "results"), type=Manifest)
 
     async def download_all(self, folder: Path) -> Manifest:
@@ -88,7 +88,7 @@ class ResultsClient(RunApi):
             await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
             await self._fetch(entry, part)
             if not await asyncio.to_thread(is_whole, part, entry):
-                # What was there before may have been of another run: once more, from the start.
+                # The existing part may belong to another run, so restart from the beginning.
                 await asyncio.to_thread(part.unlink)
                 await self._fetch(entry, part)
                 if not await asyncio.to_thread(is_whole, part, entry):
@@ -123,7 +123,7 @@ class ResultsClient(RunApi):
                     f"{entry.name}: {response.status} {one_line(await response.text())}",
                     status=response.status,
                 )
-            # 200 to a range: the file is another one than the part was of.
+            # Status 200 to a range request: the part belongs to another file.
             mode = "ab" if response.status == 206 else "wb"
             with await asyncio.to_thread(part.open, mode) as file:
                 async for chunk in response.content.iter_chunked(CHUNK):
@@ -163,13 +163,13 @@ def _inside(folder: Path, entry: ManifestEntry) -> Path:
     check_entry(entry)
     path = (folder / entry.name).resolve()
     if not path.is_relative_to(folder.resolve()):
-        # By a link that was there before.
+        # Through a link that already existed.
         raise EnvironmentProblem(f"results API: {entry.name!r} leads out of the results' folder")
     return path
 
 
 def _check_room(folder: Path, manifest: Manifest) -> None:
-    """Raise EnvironmentProblem if the disk has no room for the remaining files."""
+    """Raise EnvironmentProblem if the disk lacks room for the remaining files."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     missing = sum(
         entry.size - min(entry.size, max(0, *(_size(path) for path in _places(folder, entry))))
@@ -178,7 +178,7 @@ def _check_room(folder: Path, manifest: Manifest) -> None:
     free = shutil.disk_usage(there).free
     if missing > free:
         raise EnvironmentProblem(
-            f"cannot write {folder}: {missing / 2**20:,.1f} MiB of results are still to come, and "
+            f"cannot write {folder}: {missing / 2**20:,.1f} MiB of results remain, and "
             f"{free / 2**20:,.1f} MiB are free"
         )
 

@@ -1,10 +1,10 @@
-"""Limits connections that have not shown a token, or that need none.
+"""Limits connections that have not sent a token, or need none.
 
 Anyone who reaches the port may open connections and send nothing, send a header byte by byte, or
-never read the response. Until a request with the token has arrived on it, a connection is
-unauthenticated: it is closed after a fixed time, and if there are too many of them the oldest is
-closed for the newest. So a client with the token always gets in. Authenticated connections are
-closed only when they are idle.
+never read the response. A connection is unauthenticated until a request with the token arrives on
+it. It is closed after a fixed time, and if there are too many of them, the newest replaces the
+oldest. So a client with the token always gets in. Authenticated connections are closed only when
+they are idle.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from aiohttp import web
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """Limits of connections before and after they have shown the token."""
+    """Limits of connections before and after they have sent the token."""
 
     unauthenticated: int = 256
-    """Most connections at a time without the token."""
+    """Maximum number of simultaneous connections without the token."""
     unauthenticated_s: float = 10.0
-    """Longest time until a request with the token; a kubelet's probe takes milliseconds."""
+    """Timeout until a request with the token; a kubelet's probe takes milliseconds."""
     idle_s: float = 75.0
-    """Longest time between the requests of a client that has the token."""
+    """Timeout between the requests of a client with the token."""
 
 
 class GuardedConnections:
-    """Makes the protocol of each new connection to `server`, and closes unauthenticated ones."""
+    """Creates the protocol of new connections to `server`, and closes unauthenticated ones."""
 
     def __init__(self, server: web.Server, limits: ConnectionLimits) -> None:
         self._server = server
@@ -35,7 +35,7 @@ class GuardedConnections:
         self._unauthenticated: dict[GuardedConnection, asyncio.TimerHandle] = {}
 
     def __call__(self) -> "GuardedConnection":
-        """Return the protocol of a new connection, as `loop.create_server` needs it."""
+        """Return the protocol of a new connection, for `loop.create_server`."""
         return GuardedConnection(
             self,
             self._server,
@@ -64,7 +64,7 @@ class GuardedConnections:
     def _cut(self, connection: "GuardedConnection") -> None:
         self.forget(connection)
         if connection.transport is not None:
-            # Not closed: that would wait until the peer has read what was sent to it.
+            # Abort instead of close, which would wait until the peer has read its response.
             connection.transport.abort()
 
 
@@ -74,7 +74,7 @@ class GuardedConnection(web.RequestHandler):
         self._guard = guard
 
     def trust(self) -> None:
-        """Record that a request with the token has come on this connection."""
+        """Record that a request with the token has arrived on this connection."""
         self._guard.forget(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,12 +1,12 @@
-"""Server and client of the socket file over which the runner follows a run on this machine.
+"""Server and client of the socket file through which the runner follows a run on this machine.
 
 A run in a cluster is followed over HTTP (`server.py`, `client.py`). On this machine the runner is
-the only client, and importing an HTTP library in two processes would add a fifth to the CPU of a
-short run (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md). The folder of the
+the only client, and importing an HTTP library in two processes would add a fifth to the CPU time of
+a short run (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md). The folder of the
 socket belongs to the runner, so no token is needed.
 
-Each connection carries one request, a line of JSON, and one response, JSON up to the end of the
-connection.
+A connection carries one request, which is a line of JSON, and one response, which is JSON up to the
+end of the connection.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from aiperf_svc.adapters.results_api.run_api import (
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 RESPONSE_S = 10.0
-"""Longest time until a response, in addition to the wait that the request asks for."""
+"""Timeout of a response, in addition to the wait in the request."""
 LARGEST_REQUEST = 2**40
-"""Bytes of the largest request: in practice any, as the runner sends all reports of a run at once
+"""Maximum size of a request, large enough for any: the runner sends all reports of a run at once
 and is the only client."""
 CONFLICT = 409
 """Status of a refusal because something is not available yet, as over HTTP."""
@@ -58,7 +58,7 @@ class LocalResultsServer:
             raise EnvironmentProblem(f"cannot listen on {path}: {error.strerror}") from error
 
     async def close(self) -> None:
-        """Stop listening and end the open connections."""
+        """Stop listening and close the open connections."""
         if self._server is not None:
             self._server.close()
         await cancel(*self._responding)
@@ -73,7 +73,7 @@ class LocalResultsServer:
             writer.write(msgspec.json.encode(response))
             await writer.drain()
         except (ConnectionError, msgspec.DecodeError):
-            return  # The runner has left.
+            return  # the runner has left
         finally:
             writer.close()
             self._responding.discard(task)

@@ -1,4 +1,4 @@
-"""A run's status as samples for scrapers, and as Prometheus text, version 0.0.4."""
+"""Renders a run's status as samples for scrapers and as Prometheus text, version 0.0.4."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -105,7 +105,7 @@ def _of_experiment(experiment: ExperimentStatus | None) -> Iterator[_Value]:
 
 
 def render_metrics(status: Status) -> str:
-    """Format a value per line, each family with its help."""
+    """Format one value per line, with a help line for each family."""
     lines: list[str] = []
     last = ""
     for name, kind, text, labels, value in samples(status):

@@ -1,4 +1,4 @@
-"""The interface of a records manager to the servers of its results."""
+"""The interface between a records manager and the servers of its results."""
 
 from pathlib import Path
 from time import time_ns
@@ -16,8 +16,8 @@ from aiperf_svc.adapters.results_api.run_api import (
     GetStatus,
     GetSummary,
     Operation,
+    RunnerMessage,
     Start,
-    Told,
 )
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.core.scaling.report import ScalingReport
@@ -25,7 +25,7 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.protocol.run_states import RunState
 
 FURTHEST_START_NS = 60_000_000_000
-"""Longest time until a start, so that a wrong clock holds no run for hours."""
+"""Longest time until a start, so a wrong clock cannot delay a run for hours."""
 
 
 class Refused(Exception):
@@ -33,34 +33,34 @@ class Refused(Exception):
 
 
 class TrialResults(Protocol):
-    """What a run, or each trial of an experiment, reports and takes."""
+    """The operations on a run or on each trial of an experiment."""
 
     def status(self) -> Status:
         """Status of the run."""
         ...
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`, or the time is up."""
+        """Wait until the status number differs from `after`, or for at most the timeout."""
         ...
 
     def cancel(self, reason: str) -> None:
         """Request the end of the run."""
         ...
 
-    def tell(self, told: Told) -> None:
-        """Handle what the runner tells the run, or the current trial."""
+    def handle_message(self, message: RunnerMessage) -> None:
+        """Handle a message of the runner to the run or the current trial."""
         ...
 
 
 class ResultsProvider(TrialResults, Protocol):
-    """Provider of what the API serves, implemented by the records manager."""
+    """The operations of the results API, implemented by the records manager."""
 
     def collected(self) -> None:
-        """Record that the results were fetched, so that this process may end."""
+        """Record that the results were fetched, so this process may end."""
         ...
 
     def results(self) -> Results | None:
-        """Results of the run or experiment, once they are computed."""
+        """Results of the run or experiment; None until they are computed."""
         ...
 
     def folder(self) -> Path:
@@ -69,8 +69,8 @@ class ResultsProvider(TrialResults, Protocol):
 
 
 async def respond(provider: ResultsProvider, operation: Operation) -> bytes:
-    """Carry out an operation and return its response as JSON. After that of `Collected`, call
-    `provider.collected`. Raises Refused."""
+    """Carry out an operation and return its response as JSON. After the response to `Collected`,
+    call `provider.collected`. Raises Refused."""
     match operation:
         case GetStatus(after, timeout_s):
             if after is not None:
@@ -88,7 +88,7 @@ async def respond(provider: ResultsProvider, operation: Operation) -> bytes:
         case Start() | Events() | ScalingReport():
             if isinstance(operation, Start):
                 _check_start(provider, operation)
-            provider.tell(operation)
+            provider.handle_message(operation)
         case Collected() if not provider.status().is_settled:
             raise Refused("the results are not final yet")
     return b"null"
@@ -100,7 +100,7 @@ def _check_start(provider: ResultsProvider, start: Start) -> None:
     if status.state != RunState.READY:
         raise Refused(f"the run is {status.state} and does not wait for a start")
     if status.trial != start.trial:
-        text = f"trial {start.trial} does not wait for a start; trial {status.trial} is on"
+        text = f"trial {start.trial} does not wait for a start; the current trial is {status.trial}"
         raise Refused(text)
     if abs(start.at_wall_ns - time_ns()) > FURTHEST_START_NS:
         raise Refused("a start is at most a minute away; the clocks differ by more")

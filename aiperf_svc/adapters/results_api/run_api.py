@@ -1,7 +1,7 @@
 """The operations of a run's results API. The runner calls them over HTTP (`client.py`) or, on this
 machine, over a socket file (`local_socket.py`); `provider.py` carries them out.
 
-Each operation is a message, whose tag names it: GET or POST /v1/<tag> over HTTP.
+Each operation is a message. Its tag is its name: GET or POST /v1/<tag> over HTTP.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class ApiRefused(EnvironmentProblem):
 
 
 class GetStatus(msgspec.Struct, tag="status", omit_defaults=True):
-    """Return the status, with `after` when its number differs or the time is up."""
+    """Return the status. With `after`, wait until its number differs or the timeout."""
 
     after: int | None = None
     timeout_s: float = 0.0
@@ -39,13 +39,13 @@ class GetSummary(msgspec.Struct, tag="summary"):
 
 
 class GetClock(msgspec.Struct, tag="clock"):
-    """Return the time at the records manager."""
+    """Return the time by the records manager's clock."""
 
 
 class Cancel(msgspec.Struct, tag="cancel"):
     """Stop the run. Results so far are kept and reported."""
 
-    reason: str = "asked for through the API"
+    reason: str = "requested through the API"
 
 
 class Start(msgspec.Struct, tag="start"):
@@ -56,25 +56,25 @@ class Start(msgspec.Struct, tag="start"):
 
 
 class Events(msgspec.Struct, tag="events"):
-    """All that is known of the events of the load that started at this time."""
+    """Set the complete report on the events of the load that started at this time."""
 
     start_wall_ns: int
     events: tuple[EventReport, ...]
 
 
 class Collected(msgspec.Struct, tag="collected"):
-    """The results were fetched, so that the process may end."""
+    """Report that the results were fetched, so the process may end."""
 
 
 class Clock(msgspec.Struct):
-    """The time at the records manager."""
+    """The time by the records manager's clock."""
 
     wall_ns: int
 
 
-Told = Start | Events | ScalingReport
-"""What the runner tells a run, or the current trial of an experiment."""
-Operation = GetStatus | GetSummary | GetClock | Cancel | Told | Collected
+RunnerMessage = Start | Events | ScalingReport
+"""Messages of the runner to a run, or to the current trial of an experiment."""
+Operation = GetStatus | GetSummary | GetClock | Cancel | RunnerMessage | Collected
 
 
 class RunApi(ABC):
@@ -82,12 +82,12 @@ class RunApi(ABC):
 
     @abstractmethod
     async def _call(self, operation: Operation, *, wait_s: float = 0.0) -> bytes:
-        """Return the response to an operation, which may wait so long."""
+        """Send an operation and return its response. `wait_s` is the operation's own wait."""
 
     async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
-        """Return the run's state. With `after`, wait until its number differs or the time is up."""
-        asked = GetStatus(after, timeout_s)
-        return msgspec.json.decode(await self._call(asked, wait_s=timeout_s), type=Status)
+        """Return the run's state. With `after`, wait until its number differs or the timeout."""
+        operation = GetStatus(after, timeout_s)
+        return msgspec.json.decode(await self._call(operation, wait_s=timeout_s), type=Status)
 
     async def results(self) -> Results:
         """Return the results of the run or experiment."""
@@ -98,8 +98,8 @@ class RunApi(ABC):
         await self._call(Cancel(reason))
 
     async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
-        """Start the load of a held run, or of this trial of it, at this time by the clock of its
-        records manager."""
+        """Start the load of a held run, or of this trial of it, at this time by its records
+        manager's clock."""
         await self._call(Start(at_wall_ns, trial))
 
     async def clock(self) -> int:
@@ -107,14 +107,14 @@ class RunApi(ABC):
         return msgspec.json.decode(await self._call(GetClock()), type=Clock).wall_ns
 
     async def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Set all that is known of the events of the run, or of the trial, whose load started at
-        this time by the clock of its records manager."""
+        """Set the complete report on the events of the run, or of the trial, whose load started at
+        this time by its records manager's clock."""
         await self._call(Events(start_wall_ns, reports))
 
     async def set_scaling(self, report: ScalingReport) -> None:
-        """Set all that is known of the server's replicas, by the clock of the records manager."""
+        """Set the complete report on the server's replicas, by the records manager's clock."""
         await self._call(report)
 
     async def collected(self) -> None:
-        """Tell the records manager that the results were fetched, so that it may end."""
+        """Tell the records manager that the results were fetched, so it may end."""
         await self._call(Collected())

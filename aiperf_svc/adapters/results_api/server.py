@@ -62,9 +62,9 @@ log = logging.getLogger(__name__)
 
 CHUNK = 1024 * 1024
 _RANGE = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.ASCII)
-"""One range of bytes. Any other is answered with the whole file."""
+"""A single range of bytes. Any other range is answered with the whole file."""
 _PACKED = (".parquet", ".gz", ".zst")
-"""Suffixes of files that are compressed already."""
+"""Suffixes of files that are already compressed."""
 _TYPES = {
     ".json": "application/json",
     ".jsonl": "application/x-ndjson",
@@ -78,9 +78,9 @@ LONGEST_POLL_S = 60.0
 METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 BACKLOG = 1_024
-"""Most connections that wait to be accepted."""
+"""Maximum number of connections in the accept queue."""
 LARGEST_BODY = 4 * 2**20
-"""Largest body of a request: what is known of some thousand replicas."""
+"""Maximum size of a request body: a report on some thousand replicas."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -110,8 +110,8 @@ async def serve(
     is_metrics_open: bool = False,
     limits: ConnectionLimits | None = None,
 ) -> ResultsServer:
-    """Start the API on `host:port`. The page of metrics needs `metrics_token`, unless it is
-    open. Raises EnvironmentProblem if it cannot listen there."""
+    """Start the API on `host:port`. The metrics page requires `metrics_token`, unless it is open.
+    Raises EnvironmentProblem if it cannot listen there."""
     check = _token_check(
         token,
         metrics_token=metrics_token,
@@ -143,9 +143,9 @@ def _make_app(provider: ResultsProvider, check: Any) -> web.Application:
     app.router.add_get("/v1/clock", routes.get(GetClock()))
     app.router.add_get("/v1/results", routes.results)
     app.router.add_get("/v1/results/{name:.+}", routes.result)
-    for kind, expected, said in _POSTS:
+    for kind, expected, reply_text in _POSTS:
         path = f"/v1/{kind.__struct_config__.tag}"
-        app.router.add_post(path, routes.post(kind, expected, said))
+        app.router.add_post(path, routes.post(kind, expected, reply_text))
     return app
 
 
@@ -197,19 +197,19 @@ class _Routes:
         after = _number(request, "after", int)
         timeout_s = _number(request, "timeout", float)
         wait_s = min(20.0 if timeout_s is None else timeout_s, LONGEST_POLL_S)
-        asked = GetStatus(None if after is None else int(after), wait_s)
-        return _json(await respond(self._provider, asked))
+        operation = GetStatus(None if after is None else int(after), wait_s)
+        return _json(await respond(self._provider, operation))
 
     def get(self, operation: Operation) -> Handler:
-        """Return what responds with the result of an operation."""
+        """Return a handler that responds with the result of an operation."""
 
         async def handle(_request: web.Request) -> web.Response:
             return _json(await self._respond(operation))
 
         return handle
 
-    def post(self, kind: type[Operation], expected: str, said: str) -> Handler:
-        """Return what carries out the operation of this kind in a body."""
+    def post(self, kind: type[Operation], expected: str, reply_text: str) -> Handler:
+        """Return a handler that carries out an operation of this kind from the request's body."""
 
         async def handle(request: web.Request) -> web.Response:
             try:
@@ -218,9 +218,9 @@ class _Routes:
                 raise web.HTTPBadRequest(text=f"expected {expected}: {error}\n") from error
             await self._respond(operation)
             if isinstance(operation, Collected):
-                # The response must be on its way before the process may end.
+                # The response must be sent before the process may end.
                 asyncio.get_running_loop().call_later(0.05, self._provider.collected)
-            return web.Response(status=202, text=f"{said}\n")
+            return web.Response(status=202, text=f"{reply_text}\n")
 
         return handle
 
@@ -236,7 +236,7 @@ class _Routes:
     async def result(self, request: web.Request) -> web.StreamResponse:
         manifest = await self._manifest()
         name = request.match_info["name"]
-        # Only what the manifest lists is served, so no name leads out of the folder.
+        # Only files in the manifest are served, so no name can lead out of the folder.
         entry = next((each for each in manifest.files if each.name == name), None)
         if entry is None:
             raise web.HTTPNotFound(text=f"no result is called {name!r}; see /v1/results\n")
@@ -257,7 +257,7 @@ _POSTS: tuple[tuple[type[Operation], str, str], ...] = (
     (ScalingReport, '{"replicas": [...], "changes": [...]}', "noted"),
     (Collected, "{}", "ending"),
 )
-"""Operations with the body and the response that they have over HTTP."""
+"""Operations with their expected body and their response over HTTP."""
 
 
 def _number(request: web.Request, name: str, kind: type[int] | type[float]) -> float | None:
@@ -280,13 +280,12 @@ def _json(content: bytes) -> web.Response:
 async def send_file(
     request: web.Request, path: Path, *, size: int, sha256: str
 ) -> web.StreamResponse:
-    """Respond to `request` with the first `size` bytes of `path`, or the requested range of
-    them."""
+    """Respond to `request` with the first `size` bytes of `path`, or a range of them."""
     etag, has_body = f'"{sha256}"', request.method != "HEAD"
     wants_gzip = has_body and "gzip" in request.headers.get("Accept-Encoding", "").lower()
     use_gzip = wants_gzip and "Range" not in request.headers and path.suffix not in _PACKED
     headers = {
-        # Compressed bytes are another representation and need a tag of their own (RFC 9110 8.8.3).
+        # Compressed bytes are another representation and need their own tag (RFC 9110 8.8.3).
         "ETag": f'"{sha256}-gzip"' if use_gzip else etag,
         "Accept-Ranges": "bytes",
         "Content-Type": _TYPES.get(path.suffix, "application/octet-stream"),
@@ -325,7 +324,7 @@ async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None
     while left > 0:
         chunk = await asyncio.to_thread(file.read, min(CHUNK, left))
         if not chunk:
-            # The client notices a response that is cut, but not one that is short.
+            # The client notices an aborted response, but not a short one.
             raise EOFError("the file is shorter than its manifest says")
         left -= len(chunk)
         await response.write(chunk)

@@ -13,19 +13,19 @@ class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of a benchmark on ranks."""
 
     workload: str
-    """Its kind."""
+    """Kind of the tool."""
     total: int
-    """Steps of the run, repetitions included."""
+    """Number of steps of the run, repetitions included."""
     ended: int
     failed: int
     name: str
-    """Name of the step under way; empty between steps."""
+    """Name of the current step; empty between steps."""
     stage: str
     """`prepare`, `run` or `finish`."""
     running_s: float
-    """Since its commands were started."""
+    """Time since its commands were started."""
     expected_s: float
-    """How long they should take; 0: not known."""
+    """Expected duration; 0 if it is unknown."""
     text: str
     """Progress text of its command."""
 
@@ -41,7 +41,7 @@ class ShownTrial(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     verdict: str | None
     text: str
-    """Its most important numbers."""
+    """Its headline numbers."""
 
 
 class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +78,11 @@ class LiveObjective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Status of the run. Counts are of the phase that `phase` names, and those of requests are left
-    out where none are measured."""
+    """Status of the run. Counts are those of the current phase. Counts of requests are left out of
+    runs that measure none."""
 
     number: int
-    """Number that changes with every change, to wait for the next one."""
+    """Number that increases with every change; lets clients wait for the next one."""
     state: str
     reason: str
     phase: str
@@ -92,7 +92,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the records manager started."""
     phase_elapsed_s: float
     load_start_wall_ns: int = 0
-    """Time at which the measured load started, by the clock of the run; 0 outside of it."""
+    """Start time of the measured load, by the run's clock; 0 outside of the load."""
     requested_requests: int | None = None
     requested_duration_s: float | None = None
     completed: int = 0
@@ -100,7 +100,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
     in_flight: int = 0
     requests_per_s: float = 0.0
-    """Completed requests per second over the last seconds; 0: none, or not known yet."""
+    """Completed requests per second over the last seconds; 0 if there are none or it is unknown."""
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
     latency_p50_ms: float | None = None
@@ -110,51 +110,51 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     dataset: msgspec.Raw = msgspec.Raw(b"{}")
     """The dataset as JSON, as in the results; empty before it is built."""
     message: str
-    """Text about what the run is waiting for."""
+    """Description of what the run is waiting for."""
     results_ready: bool
     """True if the state is final and the summary can be fetched."""
     artifact_error: str
     """Reason why files are missing."""
     verdict: str | None
     uploaded_to: str = ""
-    """URL of the uploaded results, `s3://...`; empty if there is none."""
+    """URL of the uploaded results, `s3://...`; empty if they are not uploaded."""
     is_settled: bool = False
-    """True if the state is final and nothing will follow: results are ready or there are none."""
+    """True if the state is final and nothing will follow: results are ready, or there are none."""
     exit_code: ExitCode | None = None
     """Kind of failure; None unless the state is `failed`."""
     main_error: str = ""
     """Text of the most frequent error; empty if there is none."""
     grace_s: float = 0.0
-    """Longest time that requests in flight may take after the duration."""
+    """Longest time for requests in flight after the duration."""
     finish_reasons: dict[str, int] = {}
     """Number of requests of the profiling phase by finish reason."""
     abandoned: int = 0
-    """Those whose clients left, as the load asks for."""
+    """Requests that their clients abandoned, as configured in the load."""
     server_running: float | None = None
-    """Requests that run on the server by its metrics; None without them."""
+    """Requests that the server is processing, by its metrics; None without metrics."""
     server_waiting: float | None = None
-    """Requests that wait in the server."""
+    """Requests that are queued in the server."""
     server_kv_usage: float | None = None
-    """Share of the KV cache in use, of the fullest server."""
+    """Used share of the KV cache of the fullest server."""
     credits_granted: int = 0
-    """Permissions to run a conversation that workers have."""
+    """Number of credits (permissions to run a conversation) that workers hold."""
     requests_sent: int = 0
     unsent: int = 0
     """Requests that were due and never sent."""
     retries: int = 0
-    """Requests that were sent again because the server had closed the connection."""
+    """Requests that were resent because the server had closed the connection."""
     schedule_lag_p50_ms: float | None = None
-    """From the time at which a request was due to its start, of the latest requests."""
+    """Time from due to start of the latest requests."""
     schedule_lag_p99_ms: float | None = None
     latency_p99_ms: float | None = None
     output_tokens_per_s: float | None = None
-    """Rate over the last seconds; None if no response had tokens that could be counted."""
+    """Rate over the last seconds; None if no response had countable tokens."""
     objectives: tuple[LiveObjective, ...] = ()
-    """Objectives on latencies whose latest values are known."""
+    """Latency objectives with recent values."""
     client: ClientLoad | None = None
     """Load of the own services; None before the first report."""
     steps: StepStatus | None = None
-    """None where requests are measured."""
+    """None in runs that measure requests."""
     experiment: ExperimentStatus | None = None
     """None in a run without an experiment."""
 

@@ -1,4 +1,4 @@
-"""Reads finished runs as points of a curve: their results, and of single requests
+"""Reads finished runs as points of a curve, from their results and the single requests in
 `records.parquet`."""
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 
 def read_points(folders: Sequence[Path], least_s: Callable[[int], float]) -> list[MeasuredPoint]:
-    """Return the runs in these folders. `least_s` is the least time of a steady state at a
-    concurrency. Raises ConfigError."""
+    """Return the runs in these folders. `least_s` returns the minimum duration of a steady state at
+    a concurrency. Raises ConfigError."""
     return [_read(folder, least_s) for folder in folders]
 
 

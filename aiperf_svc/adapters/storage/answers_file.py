@@ -1,4 +1,4 @@
-"""`quality.jsonl`: the answers to the questions of a quality gate, a line for each request."""
+"""`quality.jsonl`: the answers to the questions of a quality gate, one line per request."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ def write_answers(folder: Path, answers: Sequence[Answer]) -> None:
 
 
 def read_answers(folder: Path) -> list[Answer]:
-    """Read the file of a run; nothing if it has none. Raises ConfigError that names the line."""
+    """Read the file of a run; empty if it has none. Raises ConfigError that names the line."""
     path = folder / NAME
     if not path.is_file():
         return []

@@ -1,4 +1,4 @@
-"""The artifact folder of a run: results, records, and the metrics of servers, GPU exporters and own
+"""The artifact folder of a run: results, records, and the metrics of servers, GPU exporters and our
 services. Every file is written atomically."""
 
 from collections.abc import Iterable
@@ -36,12 +36,12 @@ def write_all(
     result: InferenceResult | None = None,
     known: tuple[ManifestEntry, ...] = (),
 ) -> Manifest:
-    """Write every result file of a run and the manifest over all that `folder` then holds, the
-    files that others put there included; `result` is that of the summary, if it is made already,
-    and `known` are files that need not be read again.
+    """Write every result file of a run, and the manifest over all files in `folder`, including
+    those that others put there. `result` is the summary's result, if it has already been computed.
+    `known` are files that need not be read again.
 
-    Raises EnvironmentProblem that names the file which could not be written; those before it stay,
-    and `summary` is untouched.
+    Raises EnvironmentProblem with the file that could not be written. Files written before it stay,
+    and `summary` is unchanged.
     """
     config, made = summary.context.config.model_dump(mode="json"), result or result_of(summary)
     write_file(folder / "config.yaml", lambda: yaml_text(config).encode())
@@ -74,7 +74,7 @@ def _write_slices(folder: Path, summary: Summary, columns: Columns, width_ns: in
 
 
 def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...] = ()) -> Manifest:
-    """Write `manifest.json` for all files in `folder`. Repeated when files were added."""
+    """Write `manifest.json` for all files in `folder`. Call it again after adding files."""
     try:
         manifest = build_manifest(folder, run_id, known=Manifest(run_id, known))
     except OSError as error:
@@ -89,9 +89,9 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def write_telemetry(folder: Path, summary: Summary) -> None:
-    """Write the files for which a run has sources; none without a source.
+    """Write the telemetry files; without sources there are none.
 
-    Raises EnvironmentProblem that names the file which could not be written.
+    Raises EnvironmentProblem with the file that could not be written.
     """
     logs = [log for log in summary.telemetry if log.has_pages]
     if not logs:

@@ -1,7 +1,7 @@
 """Writes files atomically.
 
-A file is written under a temporary name and renamed when it is complete, so that a partial one is
-never mistaken for a result.
+A file is written under a temporary name and renamed when it is complete, so a partial file is never
+mistaken for a result.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def write_file(path: Path, render: Callable[[], bytes]) -> None:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file and rename it; remove it on failure.
 
-    Raises EnvironmentProblem for a failure of the disk.
+    Raises EnvironmentProblem if the file cannot be written.
     """
     part = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
@@ -29,7 +29,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         write(part)
         part.replace(path)
     except BaseException as error:
-        with suppress(OSError):  # what went wrong first is what the user must know
+        with suppress(OSError):  # the user must see the first error
             part.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise unwritable(path, error) from error

@@ -1,12 +1,12 @@
-"""Reads finished runs from a bucket of an S3-compatible store, where `uploads.py` has put them.
+"""Reads finished runs from a bucket of an S3-compatible store, where `uploads.py` stores them.
 
-    <prefix>/<run>/manifest.json           sent last: without it, the upload has not ended
+    <prefix>/<run>/manifest.json           sent last: without it, the upload is incomplete
     <prefix>/<run>/profile_export_aiperf.json, …
     <prefix>/<experiment>/experiment.json, trials/<trial>/…
     <prefix>/<target or cluster>/<run or experiment>/…          if there are several
 
-Only the small files that results are read from are copied. Keys, region and endpoint come from the
-environment, by the names that Amazon's tools use.
+Only the small result files are copied. Keys, region and endpoint come from the environment
+variables of Amazon's tools.
 """
 
 import os
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 
 SCHEME = "s3://"
 MARKS = (experiment_file.NAME, *FILES)
-"""Files that make a folder that of an experiment or a run."""
+"""Files that identify the folder of an experiment or a run."""
 _VARIABLES = {
     "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
 }
-"""Where keys of a bucket are in the environment; the first variable that is set counts."""
+"""Environment variables with the keys of a bucket; the first one that is set is used."""
 WANTED = (*MARKS, MANIFEST, provenance.NAME, "config.yaml", "verdict.json")
 
 
 class BucketRun(msgspec.Struct, frozen=True):
     url: str
     keys: tuple[str, ...]
-    """Its files that are wanted, below the prefix."""
+    """Its required files, relative to the prefix."""
     is_whole: bool
-    """Whether its upload has ended."""
+    """Whether its upload is complete."""
 
     @property
     def name(self) -> str:
-        """The last part of its URL. It begins with the name of the benchmark and the time."""
+        """The last part of its URL, which starts with the name of the benchmark and the time."""
         return self.url.rpartition("/")[2]
 
 
 def bucket_of(url: str) -> S3:
-    """Return the bucket of a URL, with the endpoint and region of the environment
+    """Return the bucket of a URL, with the endpoint and region from the environment
     (`AWS_ENDPOINT_URL`, `AWS_REGION`). Raises ConfigError."""
     given, names = {"url": url}, {}
     for key, variables in _VARIABLES.items():
@@ -89,7 +89,7 @@ def runs_of(url: str, keys: Iterable[str]) -> list[BucketRun]:
     marked = {str(PurePosixPath(key).parent) for key in keys if PurePosixPath(key).name in MARKS}
     found: defaultdict[str, list[str]] = defaultdict(list)
     for key in keys:
-        # The trials of an experiment are below it.
+        # The trials of an experiment are below its folder.
         above = (str(each) for each in reversed(PurePosixPath(key).parents))
         root = next((each for each in above if each in marked), None)
         if root is not None and PurePosixPath(key).name in WANTED:
@@ -105,8 +105,8 @@ def runs_of(url: str, keys: Iterable[str]) -> list[BucketRun]:
 
 
 def copy_runs(s3: S3, runs: Sequence[BucketRun], into: Path) -> dict[Path, str]:
-    """Copy the wanted files of these runs, and return the URL of each folder that now has one.
-    Raises EnvironmentProblem."""
+    """Copy the required files of these runs, and return the URL of each folder created. Raises
+    EnvironmentProblem."""
     store = _opened(s3)
     jobs = []
     folders: dict[Path, str] = {}
@@ -145,8 +145,8 @@ def _unreadable(s3: S3, why: str) -> EnvironmentProblem:
 @contextmanager
 def local_folders(sources: Iterable[str]) -> Iterator[dict[Path, str]]:
     """Copy the runs of the buckets among the sources, and yield each folder with its name: its URL
-    or its path. Runs whose upload has not ended are left out. Raises ConfigError, or
-    EnvironmentProblem if a bucket cannot be read."""
+    or path. Incomplete uploads are left out. Raises ConfigError, or EnvironmentProblem if a bucket
+    cannot be read."""
     found: dict[Path, str] = {}
     with TemporaryDirectory(prefix="aiperf-runs-") as scratch:
         for number, source in enumerate(sources):

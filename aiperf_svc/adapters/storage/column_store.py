@@ -1,9 +1,9 @@
 """Stores metric records on disk during the run, one file per column.
 
-A record is 232 bytes and a run may have 15 million of them, so they are appended to files and later
-read back as memory maps. The process holds only one buffer; the rest is in the page cache. A column
-that has one value in all records so far (`RARE`) has an empty file. A full disk does not end the
-measurement: from there on records are kept in memory.
+A record has 232 bytes, and a run may have 15 million records, so they are appended to files and
+later read as memory maps. The process holds only one buffer; the rest is in the page cache. A
+`RARE` column that has the same value in all records so far has an empty file. A full disk does not
+end the measurement: from then on, records are kept in memory.
 """
 
 import shutil
@@ -19,14 +19,14 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Rows, usual_column
 
 BUFFER_ROWS = 16_384
-"""Rows gathered before they are split into columns and written: 3 MB, one write per column."""
+"""Rows buffered before they are split into columns and written: 3 MB, one write per column."""
 KEPT_ROWS = 2_000_000
-"""Most rows kept in memory when the disk is full: 370 MB."""
+"""Maximum number of rows kept in memory when the disk is full: 370 MB."""
 
 
 class MappedColumns(Mapping[str, NDArray[Any]]):
-    """Field name of METRIC_DTYPE to an array of shape (n,): a read-only memory map, unless some
-    rows are `kept` in memory and not in the files."""
+    """Maps field names of METRIC_DTYPE to arrays of shape (n,): read-only memory maps, unless some
+    rows are `kept` in memory instead of in the files."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class MappedColumns(Mapping[str, NDArray[Any]]):
         kept: Sequence[Rows] = (),
         constant: Collection[str] = (),
     ) -> None:
-        """Map `count` rows; the `constant` columns have their usual value in all of them."""
+        """Map `count` rows. The `constant` columns have their default value in all rows."""
         self._maps = {}
         for name in METRIC_DTYPE.names or ():
             is_constant = name in constant
@@ -55,8 +55,8 @@ class MappedColumns(Mapping[str, NDArray[Any]]):
 
 
 class ColumnStore:
-    """Appends records; `open` gives them back. A failure of the disk is an EnvironmentProblem that
-    names the folder, at the start and when too much would have to be kept in memory."""
+    """Appends records, which `open` returns. Raises EnvironmentProblem with the folder if the disk
+    fails at the start, or when too many records would have to be kept in memory."""
 
     def __init__(self, folder: Path) -> None:
         """Create `folder`, which must not hold another store's columns."""
@@ -67,11 +67,11 @@ class ColumnStore:
         self._written = 0
         self._files: dict[str, FileIO] = {}
         self._constant = set(RARE)
-        """Columns whose files are empty, since all rows have their usual value."""
+        """Columns with empty files, because all rows have the default value."""
         self._kept: list[Rows] = []
         self._kept_count = 0
         self.error = ""
-        """Reason why records are no longer written; empty while they are."""
+        """Reason why records are no longer written; empty while they are written."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name in METRIC_DTYPE.names or ():
@@ -98,7 +98,7 @@ class ColumnStore:
             if self._buffered == BUFFER_ROWS:
                 self._flush()
             some = rows[done : done + BUFFER_ROWS - self._buffered]
-            # As bytes: NumPy copies rows field by field.
+            # As bytes, because NumPy copies rows field by field.
             at = self._buffered * METRIC_DTYPE.itemsize
             self._bytes[at : at + some.nbytes] = some.view(np.uint8)
             self._buffered += len(some)
@@ -136,7 +136,7 @@ class ColumnStore:
                     _fill(file, name, self._written)
                 _write_all(file, np.ascontiguousarray(values).data.cast("B"))
         except OSError as error:
-            # Some columns may have these rows and others not: readers stop at the count.
+            # Some columns may have these rows and others not, so readers stop at the count.
             self.error = str(_problem(self._folder, error))
             self._keep(rows)
         else:
@@ -150,7 +150,7 @@ class ColumnStore:
 
 
 def _fill(file: FileIO, name: str, rows: int) -> None:
-    """Write the usual value of a column for so many rows."""
+    """Write the default value of a column for `rows` rows."""
     block = np.full(min(rows, BUFFER_ROWS), RARE[name], dtype=METRIC_DTYPE[name])
     for begin in range(0, rows, BUFFER_ROWS):
         _write_all(file, block[: rows - begin].data.cast("B"))
@@ -160,7 +160,7 @@ def _mapped(folder: Path, name: str, count: int) -> NDArray[Any]:
     kind = METRIC_DTYPE[name]
     if not count:
         return np.empty(0, dtype=kind)  # an empty file cannot be mapped
-    # As a plain array: slicing numpy's memmap class costs three times as much.
+    # As a plain array, because slicing numpy's memmap class costs three times as much.
     return np.asarray(np.memmap(_file(folder, name), dtype=kind, mode="r", shape=(count,)))
 
 

@@ -1,7 +1,7 @@
-"""The files of an experiment: its own, and the same in AIPerf's layout.
+"""The files of an experiment, and the same results in AIPerf's layout.
 
     trials/<trial>/                     a run's folder for each trial
-    experiment.json, .csv, .parquet     a row a trial
+    experiment.json, .csv, .parquet     a row for each trial
     report.html
     qualify.json, .csv                  of a qualification
     profile_runs/run_0001               links to the trials
@@ -41,13 +41,13 @@ from aiperf_svc.protocol.run_states import RunState
 
 RUNS = "profile_runs"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
-"""Errors of a file system without symbolic links."""
+"""Errors of file systems without symbolic links."""
 
 
 def write_experiment(
     folder: Path, config: Config, summary: ExperimentSummary, search: SearchReport | None = None
 ) -> ExperimentResult:
-    """Write the files of an experiment, without those of its trials, and return its results. Raises
+    """Write the files of an experiment, except those of its trials, and return its results. Raises
     EnvironmentProblem."""
     results = experiment_export.experiment_result(summary, config, search)
     write_file(folder / NAME, lambda: encode(results) + b"\n")
@@ -68,14 +68,14 @@ def write_experiment(
 
 
 def read_outcomes(folder: Path, trials: Iterable[TrialResult]) -> list[TrialOutcome]:
-    """Return the trials of an experiment with what was measured, from its folder. A trial without
-    results has none, and one with unreadable results has failed."""
+    """Return the trials of an experiment with their measurements, from its folder. A trial without
+    results has no measurements, and one with unreadable results has failed."""
     return [_read_outcome(folder / TRIALS / each.folder, each) for each in trials]
 
 
 def read_finished(folder: Path) -> list[TrialOutcome]:
-    """Return the trials in the folder of an experiment that ran to their end and left results, in
-    the order of running; none if it is not such a folder. Raises ConfigError."""
+    """Return the finished trials with results in the folder of an experiment, in the order of
+    execution; empty for any other folder. Raises ConfigError."""
     entries = read_experiment_file(folder).trials if is_experiment(folder) else ()
     return [
         each
@@ -105,7 +105,7 @@ def _write_aggregates(
     export = aiperf_sweep_export
     for name, of in zip(export.combination_names(summary), summary.combinations, strict=True):
         if not of.values or len(of.rows) == 1:
-            continue  # AIPerf's plots would show a single run twice.
+            continue  # AIPerf's plots would show a single run twice
         stem = folder / "aggregate" / name / "profile_export_aiperf_aggregate"
         as_json, as_csv = export.render_aggregate_json, export.render_aggregate_csv
         write_file(stem.with_suffix(".json"), partial(as_json, summary, of))
@@ -117,7 +117,7 @@ def _write_aggregates(
 
 
 def write_links(folder: Path, folders: dict[int, str]) -> None:
-    """Link AIPerf's names of runs to the folders of these trials, by number. Raises
+    """Link AIPerf's run names to the folders of these trials, by number. Raises
     EnvironmentProblem."""
     for number, name in folders.items():
         target = Path("..") / TRIALS / name

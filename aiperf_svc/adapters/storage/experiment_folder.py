@@ -1,8 +1,8 @@
 """The folder of an experiment.
 
-After each trial its part of experiment.json is rendered, its files are listed and its link is made;
-nothing of the trials before it is read or rendered again. Files about all trials together are
-written at the end.
+After each trial, its part of experiment.json is rendered, its files are listed and its link is
+created. Earlier trials are neither read nor rendered again. Experiment-level files are written at
+the end.
 """
 
 import os
@@ -44,7 +44,7 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 FOLDER = "mlperf"
 SUMMARY_TEXT = "mlperf_log_summary.txt"
 RESULT_SUMMARY = "performance/result_summary.json"
-"""Where the submission checker looks for it, beside ENDPOINTS_CONFIG."""
+"""Path at which the submission checker expects the file, beside ENDPOINTS_CONFIG."""
 ENDPOINTS_CONFIG = "config.yaml"
 
 
@@ -54,18 +54,18 @@ class ExperimentFolder:
     def __init__(
         self, config: Config, folder: Path, ended: EndedTrials, *, bucket_folder: str = ""
     ) -> None:
-        """`ended` are the trials that the files are about; `bucket_folder` is the folder for
-        uploads, by default after `folder`."""
+        """`ended` are the trials to include. `bucket_folder` is the folder for uploads; its default
+        comes from `folder`."""
         self._config, self.folder, self._ended = config, folder, ended
         self._bucket_folder = bucket_folder
         self._rendered: dict[int, tuple[TrialRow, msgspec.Raw]] = {}
-        """Each trial that is in experiment.json, and its part of it."""
+        """Each trial in experiment.json, with its rendered part."""
         self._files: dict[str, tuple[ManifestEntry, ...]] = {}
-        """Files of each folder of a trial, those of attempts that failed too."""
+        """Files of each trial's folder, including those of failed attempts."""
 
     def write_progress(self, search: SearchReport | None = None) -> None:
-        """Write experiment.json with the trials so far, and the links to them. `search` is the
-        report of a search. Raises EnvironmentProblem."""
+        """Write experiment.json and the links for the trials so far. `search` is the report of a
+        search. Raises EnvironmentProblem."""
         rows, known = self._ended.rows, self._rendered
         new = [row for row in rows if row.number not in known or known[row.number][0] is not row]
         rendered = known | {row.number: (row, render_trial(row)) for row in new}
@@ -91,7 +91,7 @@ class ExperimentFolder:
         save_manifest(self.folder, Manifest(run_id, tuple(files)))
 
     def _files_of(self, trial: Path) -> tuple[ManifestEntry, ...]:
-        """List the files of a trial. Those that it has listed itself are not read again."""
+        """List the files of a trial. Files in its own manifest are not read again."""
         listed = read_manifest(trial).files if (trial / MANIFEST).exists() else ()
         prefix = trial.relative_to(self.folder).as_posix()
         known = [msgspec.structs.replace(each, name=f"{prefix}/{each.name}") for each in listed]
@@ -110,8 +110,8 @@ class ExperimentFolder:
         return results
 
     def write_scenario(self, row: TrialRow) -> None:
-        """Write the result of a trial for the experiment's scenario, if it has one and the trial
-        has results. Raises EnvironmentProblem."""
+        """Write a trial's scenario result, if the experiment has a scenario and the trial has
+        results. Raises EnvironmentProblem."""
         experiment, folder = self._config.experiment, self.folder / TRIALS / row.outcome.folder
         if experiment is None or experiment.scenario is None or row.measured is None:
             return
@@ -121,8 +121,8 @@ class ExperimentFolder:
             write_manifest(folder, read_manifest(folder).run_id)
 
     def upload(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Upload what the folder has and the bucket has not, and return where to; empty if the
-        results are not uploaded. `environ` has the keys. Raises EnvironmentProblem."""
+        """Upload the files that the bucket lacks, and return their URL; empty if results are not
+        uploaded. `environ` contains the keys. Raises EnvironmentProblem."""
         s3 = self._config.artifacts.s3
         if s3 is None or not self._ended.by_number:
             return ""
@@ -135,8 +135,8 @@ class ExperimentFolder:
 
     @property
     def _upload_folder(self) -> str:
-        """Folder of the bucket for all trials, the same for a later runner of the experiment; empty
-        if the results are not uploaded."""
+        """Folder in the bucket for all trials, which later runners of the experiment also use;
+        empty if results are not uploaded."""
         experiment = self._config.experiment
         if not self.has_upload or experiment is None:
             return ""
@@ -144,7 +144,7 @@ class ExperimentFolder:
 
 
 def write_scenario(folder: Path, scenario: Scenario, config: BenchmarkConfig) -> ScenarioResult:
-    """Judge the finished run in a folder as a scenario and write the files. Raises
+    """Judge the finished run in a folder as a scenario and write the result files. Raises
     EnvironmentProblem."""
     run = inference_file.decode((folder / "profile_export_aiperf.json").read_bytes())
     columns = read_records(folder / "records.parquet")

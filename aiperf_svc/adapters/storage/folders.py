@@ -1,8 +1,9 @@
-"""The two folders of a local run: a private one that goes with the run, and the artifacts' one.
+"""The two folders of a local run: a private one that is removed after the run, and the artifact
+folder.
 
-The private folder holds sockets, keys, the config as the services read it and what they spill. It
-is removed at the end; one that a killed runner could not remove is removed by the next run, known
-by a lock that no process holds.
+The private folder holds sockets, keys, the config for the services, and their spilled data. It is
+removed at the end. If the runner was killed, the next run removes the folder, which it recognises
+by an unheld lock.
 """
 
 import fcntl
@@ -22,20 +23,20 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 PREFIX = "aiperf-run-"
 LONGEST_SOCKET_PATH = 107
-"""Bytes of a Unix socket's path on Linux; other systems allow a few less."""
+"""Maximum length of a Unix socket's path on Linux, in bytes; a few less on other systems."""
 LONGEST_SOCKET_NAME = len("/raw_direct-record-processor-9999")
 MAKING_S = 60.0
-"""Longest time between the making of a folder and its lock."""
+"""Longest time between the creation of a folder and its lock."""
 _LOCK = "lock"
 _COLLECTING = ".collecting"
-"""Name of the file that marks an artifact folder as incomplete; it holds the id of the run."""
+"""Name of the file that marks an artifact folder as incomplete; it contains the run's id."""
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A new folder that only this user can enter, removed at the end.
+    """Yield a new folder that only this user can access, and remove it at the end.
 
-    Raises EnvironmentProblem when it cannot be made.
+    Raises EnvironmentProblem if it cannot be created.
     """
     with locked_private_folder() as (folder, _):
         yield folder
@@ -43,8 +44,8 @@ def private_folder() -> Iterator[Path]:
 
 @contextmanager
 def locked_private_folder() -> Iterator[tuple[Path, int | None]]:
-    """The same, with the descriptor of its lock: a process that inherits it keeps the folder from
-    being called stale. Raises EnvironmentProblem."""
+    """Like `private_folder`, with the descriptor of the folder's lock: the folder does not count as
+    stale while a process holds the descriptor. Raises EnvironmentProblem."""
     remove_stale()
     try:
         folder = _make()
@@ -72,11 +73,11 @@ def _make() -> Path:
 
 
 def remove_stale() -> int:
-    """Remove private folders of this user whose runner is gone; how many that were."""
+    """Remove this user's private folders whose runner is gone; return how many."""
     removed = 0
     for root in {Path(tempfile.gettempdir()), Path("/tmp")}:
         for folder in root.glob(f"{PREFIX}*"):
-            # Another run may be removing it, another user may own it: neither is our business.
+            # Another run may be removing it, or another user may own it: ignore both.
             with suppress(OSError):
                 if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
                     removed += _remove_if_stale(folder)
@@ -84,7 +85,7 @@ def remove_stale() -> int:
 
 
 def _remove_if_stale(folder: Path) -> bool:
-    # Without its lock a folder is just being made, or its maker was killed just then.
+    # Without its lock, a folder is just being created, or its creator has just been killed.
     is_new = time.time() - folder.stat().st_mtime < MAKING_S
     if (is_new and not (folder / _LOCK).exists()) or (lock := _lock(folder / _LOCK)) is None:
         return False
@@ -94,7 +95,7 @@ def _remove_if_stale(folder: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, its lock last: who is killed meanwhile leaves one that is known as stale."""
+    """Remove a folder, its lock last: after a kill in between, it is recognised as stale."""
     with suppress(OSError):
         for path in [each for each in folder.iterdir() if each.name != _LOCK]:
             if path.is_dir() and not path.is_symlink():
@@ -105,7 +106,7 @@ def _remove(folder: Path) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor that holds the lock until it is closed, None when somebody else holds it."""
+    """Return a descriptor that holds the lock until it is closed; None if it is already held."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,7 +117,7 @@ def _lock(path: Path) -> int | None:
 
 
 def make_dated_folder(parent: Path, name: str, *, now: datetime | None = None) -> Path:
-    """A new empty folder `<parent>/<name>-<UTC time>`. Raises ConfigError."""
+    """Create a new empty folder `<parent>/<name>-<UTC time>`. Raises ConfigError."""
     stamp = f"{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     for number in range(1, 1000):
         folder = parent / f"{name}-{stamp}{f'-{number}' if number > 1 else ''}"
@@ -133,7 +134,7 @@ def make_dated_folder(parent: Path, name: str, *, now: datetime | None = None) -
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a folder of artifacts at a given place, with one for logs. Raises ConfigError."""
+    """Create an artifact folder at this path, with a folder for logs. Raises ConfigError."""
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -142,8 +143,8 @@ def make_folder(folder: Path) -> Path:
 
 
 def remove_if_empty(folder: Path) -> bool:
-    """Remove a folder of artifacts into which nothing came; whether it was such a one. An
-    experiment of which no trial has ended is nothing, unless results of it are left to fetch."""
+    """Remove an artifact folder without content; return whether it was empty. An experiment without
+    a finished trial counts as empty, unless results remain to be fetched."""
     if is_collecting(folder) or (folder / SHAPES).exists():
         return False
     with suppress(ConfigError):
@@ -160,8 +161,7 @@ def remove_if_empty(folder: Path) -> bool:
 
 @contextmanager
 def collecting(folder: Path, run_id: str) -> Iterator[None]:
-    """Mark a folder while a run's results are collected into it. The mark stays if not all of them
-    arrive."""
+    """Mark a folder while results are collected into it. The mark stays if some are missing."""
     mark = folder / _COLLECTING
     with suppress(OSError):
         mark.write_text(run_id)
@@ -171,7 +171,7 @@ def collecting(folder: Path, run_id: str) -> Iterator[None]:
 
 
 def is_collecting(folder: Path) -> bool:
-    """Whether the results of a run are in a folder, and not all of them."""
+    """Return whether a folder has the results of a run, but not all of them."""
     return (folder / _COLLECTING).exists()
 
 
@@ -181,9 +181,9 @@ def end_collecting(folder: Path) -> None:
 
 
 def _link_runs(folder: Path) -> None:
-    """Make the links of an experiment, which are not files to collect."""
+    """Create the links of an experiment, which are not collected as files."""
     if is_experiment(folder):
-        # It knows all files of an experiment, which takes long to import.
+        # Imported late: it knows all files of an experiment, and takes long to import.
         from aiperf_svc.adapters.storage.experiment_artifacts import write_links
 
         trials = read_experiment_file(folder).trials
@@ -191,7 +191,7 @@ def _link_runs(folder: Path) -> None:
 
 
 def unfinished(parent: Path, run_id: str) -> Path | None:
-    """The latest folder of `parent` in which the results of a run are, and not all of them."""
+    """Return the latest folder in `parent` with incomplete results of the run."""
     marks = [mark for mark in parent.glob(f"*/{_COLLECTING}") if mark.read_text() == run_id]
     return max(marks, key=lambda mark: mark.stat().st_mtime_ns).parent if marks else None
 

@@ -1,10 +1,10 @@
-"""The folder of several simultaneous runs: the folder of each, and their joint result.
+"""The folder of several simultaneous runs: the folder of each run, and their joint result.
 
 <name>/         the folder of a run, or of an experiment, for each of them
-joint.json      a column for each run and their total; of an experiment, the trials of each and of
-joint.csv       the total
+joint.json      a column for each run and their total; in an experiment, the trials of each run
+joint.csv       and of the total
 report.html
-trials/<trial>/ of an experiment: these three files for each trial
+trials/<trial>/ in an experiment: these three files for each trial
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ NO_RECORDS = "the total is not known: no run has records"
 
 
 class FinishedMember(NamedTuple):
-    """One of the runs when all have ended."""
+    """One of the runs after all have ended."""
 
     member: JointMember
     """The member without its metrics."""
@@ -65,7 +65,7 @@ def join(
     kind: Literal["clusters", "targets"], name: str, finished: Sequence[FinishedMember]
 ) -> Joint:
     """Return the joint result of runs, from their results and the records in their folders. A run
-    whose records cannot be read is not in the total and has a note. The exit code is not set."""
+    with unreadable records is not in the total and has a note. The exit code is not set."""
     members: list[JointMember] = []
     counted: list[FinishedMember] = []
     parts: list[JoinedRun] = []

@@ -1,8 +1,8 @@
-"""Writes profile_export.jsonl: batches are kept while requests are sent, and their lines are
-written afterwards.
+"""Writes profile_export.jsonl: batches are stored while requests are sent, and rendered as lines
+afterwards.
 
-A full disk ends the file, not the run. A file that could not be completed is removed: it could be
-mistaken for a complete one, and the results need its space.
+A full disk ends the file, not the run. An incomplete file is removed, because it could be mistaken
+for a complete one and the results need its space.
 """
 
 import hashlib
@@ -24,16 +24,15 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.records import MetricBatch
 
 LINES_AT_ONCE: Final = 1_024
-"""Lines rendered at a time: 2 MB without their gaps, which stay in a cache until they are
-written."""
+"""Number of lines rendered at a time: 2 MB without their gaps, which a cache holds."""
 _HEAD: Final = struct.Struct("<II")
-"""Header of a batch that is kept: its bytes, its lines."""
+"""Header of a stored batch: its size in bytes and its number of lines."""
 
 log = logging.getLogger(__name__)
 
 
 class JsonlFile:
-    """Keeps batches up to a limit of lines, then writes the lines."""
+    """Stores batches up to a limit of lines, then writes the lines."""
 
     def __init__(self, path: Path, renderer: LineRenderer, *, limit: int) -> None:
         self._path = path
@@ -41,15 +40,14 @@ class JsonlFile:
         self._left = limit
         self._limit = limit
         self._kept: IO[bytes] | None = None
-        """The batches, in a file without a name on the disk that will hold their lines."""
+        """The batches, in an unnamed file on the disk that will hold the lines."""
         self._hash = hashlib.sha256()
         self._size = 0
         self.error = ""
-        """Reason why there is no file; empty if there is no error."""
+        """Reason why the file could not be written; empty if there is no error."""
 
     def append(self, batch: bytes, lines: int) -> None:
-        """Keep an encoded MetricBatch with its details, for `lines` lines. Not allowed after
-        `write`."""
+        """Store an encoded MetricBatch with details, for `lines` lines. Not after `write`."""
         if not lines or self._left <= 0 or self.error:
             return
         self._left -= lines
@@ -64,8 +62,8 @@ class JsonlFile:
             self._fail(str(unwritable(self._path, error)))
 
     def write(self) -> None:
-        """Write the file; once, in any thread. A failure is stored in `error`, since the other
-        results do not depend on it."""
+        """Write the file; once, in any thread. A failure is stored in `error`, because the other
+        results do not depend on the file."""
         if self._kept is None:
             return
         kept = self._kept
@@ -80,7 +78,7 @@ class JsonlFile:
 
     def close(self) -> None:
         kept, self._kept = self._kept, None
-        # What is still buffered cannot be written where the disk is full.
+        # Buffered data cannot be written to a full disk.
         with suppress(OSError):
             if kept is not None:
                 kept.close()

@@ -1,8 +1,8 @@
 """JUnit XML of finished runs and comparisons, for forges that show test cases.
 
-Each check of a verdict, each objective and each row of a comparison is a test case. What is broken
-is a `failure`; what could not be judged is an `error`, so that it is never taken for a success. A
-degraded check passes, as it does in the exit code, and its output says why.
+Each check of a verdict, each objective and each row of a comparison is a test case. A violation is
+a `failure`. An unjudged case is an `error`, so it is never mistaken for a success. A degraded check
+passes, as in the exit code, and its output gives the reason.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ from aiperf_svc.protocol.run_states import RunState
 
 VERDICT = "verdict.json"
 COMMAND = "aiperf-svc"
-"""Suite of the command itself, in every file."""
+"""Suite of the command itself, which is in every file."""
 
 EXPLAINED = (
     ExitCode.BENCHMARK_FAILED,
@@ -42,14 +42,14 @@ EXPLAINED = (
     ExitCode.WORSE,
     ExitCode.INCOMPARABLE,
 )
-"""Exit codes that the cases explain."""
+"""Exit codes that the test cases explain."""
 
 
 class Case(NamedTuple):
     suite: str
     name: str
     problem: str = ""
-    """Why it did not pass; empty if it did."""
+    """Reason why it did not pass; empty if it passed."""
     kind: Literal["failure", "error"] = "failure"
     """`error`: not judged."""
     output: str = ""
@@ -65,15 +65,15 @@ class _Member(MemberEnd, frozen=True, kw_only=True):
 
 
 class _Joint(msgspec.Struct):
-    """Part of `joint.json` that runs and experiments have in common."""
+    """The part of `joint.json` that runs and experiments share."""
 
     members: tuple[_Member, ...]
 
 
 def write_runs(path: Path, folder: Path | None, code: ExitCode, reason: str) -> None:
-    """Write the cases of all runs in an artifact folder, and how the command ended. With exit code
-    0 no case fails: a sweep succeeds although some of its trials miss an objective, and says so in
-    their output. Raises ConfigError for results that cannot be read, and EnvironmentProblem."""
+    """Write the test cases of all runs in an artifact folder, and how the command ended. With exit
+    code 0 no case fails: a sweep succeeds although some of its trials miss an objective, which is
+    then in their output. Raises ConfigError for unreadable results, and EnvironmentProblem."""
     cases = [] if folder is None else list(cases_of(folder))
     if code is ExitCode.OK:
         cases = [case._replace(problem="", output=case.problem or case.output) for case in cases]
@@ -81,8 +81,8 @@ def write_runs(path: Path, folder: Path | None, code: ExitCode, reason: str) -> 
 
 
 def write_cases(path: Path, cases: Iterable[Case], code: ExitCode, reason: str) -> None:
-    """Write a file. A command that fails for another reason than its cases is an error of its own.
-    Raises EnvironmentProblem."""
+    """Write the file. If the command failed for a reason that no case explains, the command itself
+    is an error. Raises EnvironmentProblem."""
     all_cases = list(cases)
     is_explained = code in EXPLAINED and any(case.problem for case in all_cases)
     is_explained = is_explained or code is ExitCode.OK
@@ -92,9 +92,9 @@ def write_cases(path: Path, cases: Iterable[Case], code: ExitCode, reason: str) 
 
 
 def cases_of(folder: Path, suite: str = "") -> Iterator[Case]:
-    """Yield the cases of a run, an experiment, a qualification, or several targets or clusters.
-    The suite of a run is its name and, in an experiment, its trial's folder, so that forges can
-    follow a case from night to night. Raises ConfigError."""
+    """Yield the cases of a run, an experiment, a qualification, or several targets or clusters. The
+    suite of a run is its name and, in an experiment, its trial's folder, so forges can track a case
+    across nightly runs. Raises ConfigError."""
     if is_qualification(folder):
         yield from _qualification(folder)
     elif is_experiment(folder):
@@ -134,8 +134,8 @@ def _run(folder: Path, result: RunResult, suite: str) -> Iterator[Case]:
 
 
 def _member(folder: Path, member: _Member) -> Iterator[Case]:
-    """Yield the cases of a target or cluster: first how its run ended, since it may have left no
-    results."""
+    """Yield the cases of a target or cluster. The first case is how its run ended, because it may
+    have no results."""
     suite = member.folder or member.name
     found = list(cases_of(folder / suite, suite)) if member.folder else []
     problem = member.problem
@@ -173,7 +173,7 @@ def _qualification(folder: Path) -> Iterator[Case]:
 
 
 def comparison_cases(found: Comparisons) -> Iterator[Case]:
-    """Yield a case for each row that counts, and for each combination that is not compared."""
+    """Yield a case for each relevant row, and for each combination that is not compared."""
     for group in found.groups:
         suite = group.name or "comparison"
         yield from (_row(suite, each) for each in group.rows if each.gates)
@@ -195,7 +195,7 @@ def _row(suite: str, row: ComparisonRow) -> Case:
 
 
 def render(cases: Iterable[Case]) -> bytes:
-    """Render the cases as one JUnit file, a suite for each run, in their order."""
+    """Render the cases as one JUnit file with a suite for each run, in order."""
     all_cases, suites = list(cases), dict[str, list[Case]]()
     for case in all_cases:
         suites.setdefault(case.suite, []).append(case)

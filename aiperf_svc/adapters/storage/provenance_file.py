@@ -16,7 +16,7 @@ def write_provenance(folder: Path, found: Provenance) -> None:
 
 
 def read_provenance(folder: Path) -> Provenance | None:
-    """Return the facts of a run; None if its folder has none, as of earlier versions."""
+    """Return the facts of a run; None if its folder has none, as in earlier versions."""
     try:
         return msgspec.json.decode((folder / NAME).read_bytes(), type=Provenance)
     except (OSError, msgspec.MsgspecError):

@@ -1,7 +1,7 @@
-"""Resumes an experiment that was ended before its last trial.
+"""Resumes an experiment that ended before its last trial.
 
-The trials that have ended are in its folder. On a cluster, trials continue without a runner: if the
-stack is still up, its run is followed to the end and collected, as the killed runner would have.
+The finished trials are in its folder. On a cluster, trials continue without a runner: if the stack
+is still up, its run is followed to the end and collected, as the killed runner would have done.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,28 +19,27 @@ from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 SHOWN = 5
-"""Most keys that a message names."""
-_ELSEWHERE = ("artifacts.dir", "endpoint.url")
-"""Keys that may differ: the folder may have been moved, and a mock server has another port each
-time."""
-_OF_PODS = (
-    "deployment.image.name",  # AIPERF_IMAGE; `image_notes` reports another one
+"""Maximum number of keys in a message."""
+_MAY_MOVE = ("artifacts.dir", "endpoint.url")
+"""Keys that may differ: the folder may have been moved, and a mock server's port changes."""
+_POD_KEYS = (
+    "deployment.image.name",  # AIPERF_IMAGE; `image_notes` reports a change
     "deployment.registration_timeout",
     "deployment.namespace.mode",
     "endpoint.api_key_env",
     "telemetry.key_env",
 )
-"""Keys that pods have with other values than those that a user writes."""
-_FOUND = ("deployment.target.pods", "deployment.api_server_cidrs", "telemetry.exporters")
-"""Keys that the runner sets by what it finds in the cluster."""
+"""Keys that have other values in pods than in the user's config."""
+_CLUSTER_KEYS = ("deployment.target.pods", "deployment.api_server_cidrs", "telemetry.exporters")
+"""Keys that the runner sets from the state of the cluster."""
 
 
 def check(members: Mapping[Path, Config]) -> None:
     """Raise ConfigError if one of these folders is not that of an experiment with its config."""
-    # The folder of one target must not be taken for that of another.
-    elsewhere = _ELSEWHERE if len(members) == 1 else ("artifacts.dir",)
+    # The folder of one target must not be mistaken for that of another.
+    may_move = _MAY_MOVE if len(members) == 1 else ("artifacts.dir",)
     for folder, config in members.items():
-        _read(folder, config, (*elsewhere, *_OF_PODS, *_FOUND))
+        _read(folder, config, (*may_move, *_POD_KEYS, *_CLUSTER_KEYS))
 
 
 def keep_finished(
@@ -50,16 +49,16 @@ def keep_finished(
     may_split_shapes: bool = True,
     in_one_stack: bool = False,
 ) -> frozenset[int]:
-    """Make the folders of an experiment ready for the trials that have not ended in all of them,
-    and return the numbers of those that have: a trial of some members has no total. What a killed
-    runner had collected is put among the trials first.
+    """Prepare the folders of an experiment for the trials that have not ended in all of them, and
+    return the numbers of those that have: a trial that only some members have has no total. First,
+    move the trials that a killed runner had collected to the others.
 
-    Without `may_split_shapes` a shape is run again as a whole if one of its trials is. With
-    `in_one_stack` nothing is changed if no trial has ended: the stack may be there and run them.
+    Without `may_split_shapes`, a shape is run again as a whole if one of its trials is. With
+    `in_one_stack`, nothing is changed if no trial has ended: the stack may be up and run them.
     Raises ConfigError, EnvironmentProblem.
     """
     if any(folders.is_collecting(each.folder) for each in opened):
-        # The list of the trials may have come before their files.
+        # The list of the trials may have arrived before their files.
         return frozenset()
     for each in opened:
         each.add_finished()
@@ -83,8 +82,8 @@ def keep_finished(
 
 
 def image_notes(folder: Path, finished: Collection[int], image: str | None) -> list[str]:
-    """Return a note for each image of the services, other than `image`, with which trials that are
-    kept were measured; `finished` has their numbers. Raises ConfigError."""
+    """Return a note for each image of the services, other than `image`, with which finished trials
+    were measured. `finished` contains their numbers. Raises ConfigError."""
     measured: dict[str, list[int]] = {}
     for each in read_experiment_file(folder).trials if image and finished else ():
         path = folder / TRIALS / each.folder / "config.yaml"
@@ -102,7 +101,7 @@ def image_notes(folder: Path, finished: Collection[int], image: str | None) -> l
 
 
 def namespace_mode(folder: Path) -> str:
-    """Return whether the namespace of the stack of an experiment was made for it, as in
+    """Return whether the namespace of an experiment's stack was created for it, as in
     `deployment.namespace.mode`. Raises ConfigError."""
     if not is_experiment(folder):
         return "create"
@@ -111,16 +110,16 @@ def namespace_mode(folder: Path) -> str:
 
 
 def begin(folder: Path, config: Config) -> None:
-    """Mark a folder as that of an experiment of which no trial has ended. Folders of trials in it
-    get another name. Raises EnvironmentProblem."""
+    """Mark a folder as that of an experiment without a finished trial. Existing trial folders in it
+    are renamed. Raises EnvironmentProblem."""
     _set_aside(folder, set())
     ShapeTrials(config, (), folder).write_progress()
     folders.end_collecting(folder)
 
 
 def set_aside(folder: Path, finished: frozenset[int]) -> None:
-    """Rename the folders of all other trials, so that these can be run again. Raises
-    ConfigError, EnvironmentProblem."""
+    """Rename the folders of all other trials, which can then be run again. Raises ConfigError,
+    EnvironmentProblem."""
     trials = read_experiment_file(folder).trials
     _set_aside(folder, {each.folder for each in trials if each.number in finished})
 
@@ -133,14 +132,14 @@ def _read(folder: Path, config: Config, may_differ: tuple[str, ...]) -> Experime
     except ConfigError as error:
         raise ConfigError(f"--resume: {error}") from error
     old, new = flatten(found.config), flatten(config.model_dump(mode="json"))
-    # A key that an earlier version did not know has its default there.
+    # A key that is unknown to an earlier version has its default in the old file.
     chosen = flatten(config.model_dump(mode="json", exclude_defaults=True))
     differing = sorted(
         key
         for key in {*old, *new}
         if old.get(key) != new.get(key) and (key in old or key in chosen)
     )
-    # What varies is in the experiment; beside it are the values of the shape that was on.
+    # The experiment contains what varies; the config beside it has the values of the last shape.
     own = (*may_differ, "experiment.part", *config.experiment.keys)
     differing = [key for key in differing if not any(is_below(key, each) for each in own)]
     if differing:
@@ -165,7 +164,7 @@ def _set_aside(folder: Path, done: set[str]) -> None:
 
 
 def _free(path: Path) -> Path:
-    """A name for the folder of an unfinished trial that nothing has."""
+    """Return an unused name for the folder of an unfinished trial."""
     number = 1
     while (other := path.with_name(f"{path.name}-unfinished{number}")).exists():
         number += 1

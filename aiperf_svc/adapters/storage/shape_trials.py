@@ -1,7 +1,7 @@
-"""The trials of an experiment that has several shapes: collected in one folder.
+"""Collects the trials of an experiment with several shapes in one folder.
 
-Each shape is an experiment of its own to the services, which know nothing of the others. What they
-leave is merged here, so that the files of the experiment are over all trials.
+To the services, each shape is an experiment of its own. Their results are merged here, so the
+experiment's files cover all trials.
 """
 
 import shutil
@@ -29,17 +29,17 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.workloads.shapes import Shape
 
 KEPT = ("logs", "evidence")
-"""Folders that stay in that of a shape."""
+"""Folders that stay in the folder of a shape."""
 QUICK_S = 0.1
-"""Time to write the progress up to which it is written whenever a shape has ended."""
-REST = 10
-"""Ratio of the time until it is written again to that which writing took, if that was longer: it
-holds all trials so far, of which an experiment may have many thousands."""
+"""Time to write the progress up to which it is written after every shape."""
+WRITE_INTERVAL_RATIO = 10
+"""Minimum ratio of the interval between writes to the duration of a longer write: the progress
+contains all trials so far, possibly many thousands."""
 
 
 def experiment_of(folder: Path) -> tuple[Path, str]:
-    """Return the folder of the experiment into which the results of a stack go, and the number of
-    the shape if the stack is that of one shape beside others; empty if it is not."""
+    """Return the folder of the experiment for the results of a stack, and the number of the shape
+    if other stacks run other shapes; empty otherwise."""
     if folder.parent.name == SHAPES:
         return folder.parent.parent, folder.name
     return folder, ""
@@ -49,18 +49,18 @@ class ShapeTrials(ExperimentFolder):
     def __init__(
         self, config: Config, shapes: Sequence[Shape], folder: Path, *, bucket_folder: str = ""
     ) -> None:
-        """`bucket_folder` is the folder for uploads, by default after `folder`."""
+        """`bucket_folder` is the folder for uploads; its default comes from `folder`."""
         super().__init__(config, folder, EndedTrials(), bucket_folder=bucket_folder)
         self._shapes = shapes
         self._moved: list[Path] = []
-        """Folders of shapes that list trials which the progress does not have yet. A runner that
-        continues after this one was killed reads them there."""
-        self._rests_until_mono_s = 0.0
+        """Folders of shapes whose trials the progress does not list yet. A later runner reads them
+        if this one is killed."""
+        self._next_write_mono_s = 0.0
         self.needless: frozenset[int] = frozenset()
-        """Trials that the others have made needless."""
+        """Trials that other trials have made unnecessary."""
 
     def folder_of(self, shape: int) -> Path:
-        """Return the folder of a shape by its number, made if needed. Raises OSError."""
+        """Return the folder of a shape by its number, created if needed. Raises OSError."""
         folder = self.folder / SHAPES / str(shape)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -83,7 +83,7 @@ class ShapeTrials(ExperimentFolder):
 
     @property
     def finished(self) -> frozenset[int]:
-        """Numbers of the trials that ran to their end and left results."""
+        """Numbers of the finished trials with results."""
         return frozenset(
             number
             for number, row in self._rows.items()
@@ -91,8 +91,8 @@ class ShapeTrials(ExperimentFolder):
         )
 
     def add_finished(self) -> None:
-        """Add the trials of an experiment that is resumed, unless they are known; failed ones are
-        run again. Raises ConfigError."""
+        """Add the trials of a resumed experiment, unless they are known; failed ones are run again.
+        Raises ConfigError."""
         if not self._rows:
             self.add(self.folder)
             self.keep_only(self.finished)
@@ -101,28 +101,27 @@ class ShapeTrials(ExperimentFolder):
         self._ended.by_number = {number: self._rows[number] for number in sorted(numbers)}
 
     def of_whole_shapes(self, finished: frozenset[int]) -> frozenset[int]:
-        """Return those trials without the ones of shapes that have others too, which are run again
-        as a whole."""
+        """Return the trials except those whose shape has other trials too; these shapes are run
+        again as a whole."""
         found = ([trial.number for trial in shape.trials] for shape in self._shapes)
         return frozenset(n for numbers in found if finished.issuperset(numbers) for n in numbers)
 
     def add(self, folder: Path) -> None:
-        """Add the trials that the services of a shape have written into a folder; none if none
-        has ended. Raises ConfigError."""
+        """Add the trials that the services of a shape have written into a folder, if any has ended.
+        Raises ConfigError."""
         if is_experiment(folder):
             self._read(folder)
 
     def _read(self, listed: Path) -> None:
-        """Add the trials that experiment.json of a folder lists and that are in the folder of
-        the experiment."""
+        """Add the trials in a folder's experiment.json that are in the experiment's folder."""
         for entry in read_experiment_file(listed).trials:
             (found,) = read_outcomes(self.folder, (entry,))
             self._rows[entry.number] = row_of(found)
 
     def collect(self, shape: int, left: Path) -> None:
-        """Add the trials of a part from its folder: that of its shape, from which they are moved,
-        or that of the experiment. None if none has ended, or if not all files are there. Raises
-        ConfigError, EnvironmentProblem."""
+        """Add the trials in the folder of a shape, from which they are moved, or in the folder of
+        the experiment. Add none if none has ended or files are missing. Raises ConfigError,
+        EnvironmentProblem."""
         if not is_experiment(left) or folders.is_collecting(left):
             return
         if left == self.folder:
@@ -131,46 +130,45 @@ class ShapeTrials(ExperimentFolder):
             self.move(shape)
 
     def add_outcome(self, outcome: TrialOutcome) -> None:
-        """Add a trial that has ended, and write what its scenario and the progress show of it.
-        Raises EnvironmentProblem."""
+        """Add a finished trial, and update its scenario and the progress. Raises
+        EnvironmentProblem."""
         self.write_scenario(self._ended.add(outcome))
         self.write_progress()
 
     def move(self, shape: int) -> None:
-        """Move the trials from the folder of a shape to those of the experiment, and add them.
+        """Move the trials from the folder of a shape to the experiment's folder, and add them.
         Raises EnvironmentProblem."""
         folder = self.folder_of(shape)
         try:
             (self.folder / TRIALS).mkdir(exist_ok=True)
             for trial in (folder / TRIALS).glob("*"):
                 place = self.folder / TRIALS / trial.name
-                if place.exists():  # of an earlier try, which failed after this move
+                if place.exists():  # left by an earlier attempt that failed after this move
                     _remove(place)
                 trial.rename(place)
             self._read(folder)
         except OSError as error:
             raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
         self._moved.append(folder)
-        if time.monotonic() >= self._rests_until_mono_s:
+        if time.monotonic() >= self._next_write_mono_s:
             self.write_progress()
 
     def move_collected(self) -> None:
-        """Move the trials of shapes that were collected, where a killed runner did not. Raises
-        ConfigError, EnvironmentProblem."""
+        """Move the collected trials of shapes if a killed runner did not. Raises ConfigError,
+        EnvironmentProblem."""
         for folder in sorted((self.folder / SHAPES).glob("*")):
             if is_experiment(folder) and not folders.is_collecting(folder):
                 self.move(int(folder.name))
         self.keep_only(self.finished)
 
     def run_values(self, run: RunValues, trial: str = "") -> RunValues:
-        """Return the values of a run of one shape, or of the trial with this folder: all shapes
-        share one folder of the bucket."""
+        """Return the run values of one shape, or of the trial with this folder: all shapes share
+        one folder in the bucket."""
         into = self._upload_folder
         return replace(run, upload_into=f"{into}/{TRIALS}/{trial}" if into and trial else into)
 
     def fail_unfinished(self, shape: int, reason: str, *, with_stopped: bool = False) -> None:
-        """Record the trials of a shape that have not ended as failed; `with_stopped`: those too
-        that were stopped."""
+        """Record the unfinished trials of a shape as failed, optionally also the stopped ones."""
         for trial in self._shapes[shape - 1].trials:
             found = self._rows.get(trial.number)
             if found is None or (with_stopped and found.outcome.state == RunState.CANCELLED):
@@ -182,8 +180,8 @@ class ShapeTrials(ExperimentFolder):
         return [self._rows[t.number] for t in trials if t.number in self._rows]
 
     def write_progress(self, search: SearchReport | None = None) -> None:
-        """Write experiment.json with the trials so far, and their links, for a runner that
-        continues after this one was killed. Raises EnvironmentProblem."""
+        """Write experiment.json and the links for the trials so far, for a later runner if this one
+        is killed. Raises EnvironmentProblem."""
         began = time.monotonic()
         super().write_progress(search)
         while self._moved:
@@ -191,10 +189,10 @@ class ShapeTrials(ExperimentFolder):
             self._moved.pop()
         ended = time.monotonic()
         if ended - began > QUICK_S:
-            self._rests_until_mono_s = ended + REST * (ended - began)
+            self._next_write_mono_s = ended + WRITE_INTERVAL_RATIO * (ended - began)
 
     def write(self, run_id: str, search: SearchReport | None = None) -> ExperimentResult | None:
-        """Write the files of the experiment, and return its results; None if no trial has begun.
+        """Write the files of the experiment, and return its results; None if no trial has started.
         Raises EnvironmentProblem."""
         if self._moved:
             self.write_progress()
@@ -202,7 +200,7 @@ class ShapeTrials(ExperimentFolder):
         return super().write(run_id, search) if self._rows else None
 
     def remove_empty(self) -> None:
-        """Remove the folders of logs and of shapes into which nothing came."""
+        """Remove the empty folders of logs and shapes."""
         for each in (self.folder / "logs", *self.folder.glob(f"{SHAPES}/*")):
             folders.remove_if_empty(each)
         with suppress(OSError):
@@ -210,7 +208,7 @@ class ShapeTrials(ExperimentFolder):
 
 
 def _clear(folder: Path) -> None:
-    """Remove what need not stay in the folder of a shape. Raises EnvironmentProblem."""
+    """Remove the unneeded files in the folder of a shape. Raises EnvironmentProblem."""
     try:
         for each in folder.iterdir():
             if each.name not in KEPT:
@@ -227,34 +225,34 @@ def _remove(path: Path) -> None:
 
 
 STOPPED_SUFFIX = f"-stopped{TEMPORARY_SUFFIX}"
-"""Suffix of the folder of what a stopped attempt has sent."""
+"""Suffix of the folder with the files of a stopped attempt."""
 
 
 class Attempts:
-    """The trials that attempts of shapes have left. Those of an attempt that is tried again are
-    kept aside: they count if no other attempt leaves any."""
+    """The trials of attempts to run shapes. The trials of an attempt that is repeated are kept
+    aside: they count only if no other attempt has any."""
 
     def __init__(self, trials: ShapeTrials) -> None:
         self._trials = trials
 
     def set_aside(self, shape: int, folder: Path) -> None:
-        """Keep what an attempt has sent that is tried again. Raises EnvironmentProblem."""
+        """Keep the files of an attempt that is repeated. Raises EnvironmentProblem."""
         if is_experiment(folder):
             _replace(self._kept(shape), folder)
 
     def collect(self, shape: int, folder: Path | None = None) -> None:
-        """Put the trials of an attempt among those of the experiment: those in its folder, else
-        those that were kept; nothing if there are none. Raises ConfigError, EnvironmentProblem."""
+        """Move the trials of an attempt to those of the experiment: the trials in its folder, else
+        the ones kept aside. Raises ConfigError, EnvironmentProblem."""
         kept = self._kept(shape)
         found = folder if folder is not None and is_experiment(folder) else kept
         if is_experiment(found):
-            # An earlier try to take it may have failed, on a full disk.
+            # An earlier attempt to move it may have failed, for example on a full disk.
             _replace(self._trials.folder_of(shape), found)
             self._trials.move(shape)
         shutil.rmtree(kept, ignore_errors=True)
 
     def collect_begun(self) -> None:
-        """Add trials that a collector was adding when it ended. Raises ConfigError,
+        """Add the trials that a collector was adding when it ended. Raises ConfigError,
         EnvironmentProblem."""
         for folder in sorted(self._trials.folder.glob(f"{SHAPES}/*")):
             if folder.name.isdecimal() and is_experiment(folder):

@@ -1,4 +1,4 @@
-"""The artifact folder of a benchmark that ran a tool on ranks. Every file is written atomically."""
+"""The artifact folder of a benchmark that runs a tool on ranks. Files are written atomically."""
 
 import os
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ FOLDER = "step-{:03d}"
 
 
 def write_run(folder: Path, result: ToolResult, plots: Sequence[Plot]) -> Manifest:
-    """Write every result file of a run and the manifest over all that `folder` then holds, the raw
-    output included.
+    """Write every result file of a run, and the manifest over all files in `folder`, including the
+    raw output.
 
-    Raises EnvironmentProblem that names the file which could not be written; those before it stay.
+    Raises EnvironmentProblem with the file that could not be written. Files written before it stay.
     """
     write_file(folder / "config.yaml", lambda: render_config(result))
     write_file(folder / TOOL_FILE, lambda: render(result))
@@ -54,23 +54,23 @@ def write_run(folder: Path, result: ToolResult, plots: Sequence[Plot]) -> Manife
 
 
 class RawOutput:
-    """Writes pieces as they come. A full disk loses the raw output, not the results."""
+    """Writes pieces as they arrive. On a full disk the raw output is lost, but not the results."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[Path, BinaryIO] = {}
         self._lost: set[Path] = set()
-        """Files that could not be written; later pieces would follow a gap."""
+        """Files that could not be written; later pieces of them would follow a gap."""
         self.error = ""
-        """Reason why some of it is missing; empty if it is complete."""
+        """Reason why some output is missing; empty if it is complete."""
 
     def add(self, piece: StepOutput) -> None:
         if piece.is_last:
             return
         step = self._folder / FOLDER.format(piece.step) / f"rank-{piece.rank}"
-        # A result with another name would be refused by who fetches it (`check_entry`).
+        # Clients would refuse a result with any other name (`check_entry`).
         name = "".join(each if each.isprintable() else "_" for each in piece.file)
-        # A tool's file may be in a folder of its own; the name must not lead out of ours, nor end
+        # A tool's file may be in a subfolder. Its name must not lead out of our folder, nor end
         # like that of an unfinished file, which is not a result.
         parts = [
             f"{part}_" if part.endswith(TEMPORARY_SUFFIX) else part
@@ -93,7 +93,7 @@ class RawOutput:
             self._fail(path, error)
 
     def end_step(self, record: StepRecord) -> None:
-        """Close a step's files, and give its folder the step's name."""
+        """Close a step's files, and rename its folder to the step's name."""
         folder = self._folder / FOLDER.format(record.step)
         for path in [path for path in self._files if path.is_relative_to(folder)]:
             self._close(self._files.pop(path))
@@ -120,13 +120,13 @@ class RawOutput:
 
 
 def render_config(result: ToolResult) -> bytes:
-    """Render config.yaml: the resolved config, which can be run again as it is."""
+    """Render config.yaml: the resolved config, which can be run again without changes."""
     return yaml_text(result.config).encode()
 
 
 def render_csv(result: ToolResult) -> bytes:
-    """Render results.csv: a row for each metric and statistic, then one for each of its values.
-    What a row does not have is empty."""
+    """Render results.csv: a row for each metric and statistic, then a row for each of its values.
+    Missing values are empty."""
     lines: list[Sequence[object]] = [
         ("metric", "unit", "better", "statistic", "step", "repetition", "value")
     ]

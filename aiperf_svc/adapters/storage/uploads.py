@@ -1,9 +1,9 @@
 """Uploads results to a bucket of an S3-compatible store.
 
-A run's files go under one prefix, with the names that they have in the artifact folder, each with
-its SHA-256 in the object's metadata. The manifest is sent last, so a prefix with a manifest is
-complete. A repeated upload sends only missing files, and removes the manifest before them. The
-library is optional: a run without an upload neither needs nor imports it.
+A run's files have one prefix and the same names as in the artifact folder. Each object's metadata
+has the file's SHA-256. The manifest is sent last, so a prefix with a manifest is complete. A
+repeated upload removes the manifest first and sends only missing files. The library is optional: a
+run without an upload does not import it.
 """
 
 import functools
@@ -42,27 +42,27 @@ log = logging.getLogger(__name__)
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 """Environment variables that an upload needs."""
 TOKEN_VARIABLE = "AWS_SESSION_TOKEN"
-"""Environment variable of the session token of temporary keys."""
+"""Environment variable with the session token of temporary keys."""
 LIBRARY = "obstore"
 INSTALL = "pip install 'aiperf-svc[s3]'"
 
 HASH_KEY = "sha256"
 """Key of the hash in an object's metadata."""
 UPLOAD_S = 600.0
-"""Longest time of a whole upload: the results, which are ready, wait for it."""
+"""Timeout of a whole upload: the finished results wait for it."""
 _TOO_LONG = "since the time for an upload is over; `aiperf-svc upload` sends what is missing"
 ATTEMPT_S = timedelta(seconds=120)
-"""Longest time of one request: a part at 1 Mbit/s."""
+"""Timeout of one request, which is a part at 1 Mbit/s."""
 CONNECT_S = timedelta(seconds=10)
 RETRIES, CHECK_RETRIES = 4, 1
 RETRY_S = timedelta(seconds=60)
 PART = 16 * 2**20
-"""Bytes of one part of a large file. A store takes 10,000 parts per file, 156 GiB."""
+"""Size of a part of a large file in bytes. A store accepts 10,000 parts per file, 156 GiB."""
 PARTS_AT_ONCE = 4
 FILES_AT_ONCE = 4
 
 MAY_NOT_LIST = "AccessDenied"
-"""Code of a store's refusal of keys that it knows."""
+"""Error code of a store that knows the keys but denies access."""
 
 _LIST = """
 import pickle, sys
@@ -74,7 +74,7 @@ try:
 except (FileNotFoundError, obstore.exceptions.BaseError) as error:
     print(error)
 """
-"""Lists one object of a bucket, and prints the error if it cannot."""
+"""Lists one object of a bucket, and prints the error if that fails."""
 
 _REFUSAL = re.compile(r"<Code>(?P<code>[^<]*)</Code>(\s*<Message>(?P<message>[^<]*)</Message>)?")
 
@@ -85,7 +85,7 @@ class Uploaded:
     """URL of the files: `s3://bucket/prefix/run`."""
     sent: tuple[str, ...]
     kept: tuple[str, ...]
-    """Files that were there already, with the same SHA-256."""
+    """Files that already existed with the same SHA-256."""
 
 
 def has_library() -> bool:
@@ -94,7 +94,7 @@ def has_library() -> bool:
 
 
 def missing_keys(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the variables that an upload needs and that are not set."""
+    """Return the variables that an upload needs and that are unset."""
     return tuple(name for name in KEY_VARIABLES if not environ.get(name))
 
 
@@ -102,22 +102,22 @@ _DATED = re.compile(r"-\d{8}T\d{6}Z")
 
 
 def folder_of(name: str, run_id: str, started_wall_ns: int) -> str:
-    """Return a run's part of the keys: the same for the same run, and sorted by time."""
+    """Return a run's part of the keys: unique to the run, and sorted by time."""
     stamp = datetime.fromtimestamp(started_wall_ns // 10**9, UTC)
     return f"{name}-{stamp:%Y%m%dT%H%M%SZ}-{run_id}"
 
 
 def member_of(folder: Path) -> str:
-    """Return the target or cluster whose results a folder has, below the dated folder of all of
-    them; empty if there is one."""
+    """Return the target or cluster whose results are in a folder below a dated folder; empty if
+    there is only one."""
     path = folder.resolve()
     is_below = _DATED.search(path.parent.name) and not _DATED.search(path.name)
     return path.name if is_below else ""
 
 
 def folder_of_experiment(folder: Path, experiment: Experiment) -> str:
-    """Return the part of the keys of an experiment whose trials several runs upload: the same as
-    long as its folder has the same name."""
+    """Return an experiment's part of the keys. Several runs upload its trials, and the part stays
+    the same as long as the folder's name does."""
     path, member = folder.resolve(), member_of(folder)
     name = path.name
     if not _DATED.search(name):
@@ -137,8 +137,8 @@ def upload(
 ) -> Uploaded:
     """Upload every file of the manifest, and the manifest, to `<s3.url>/<into>/`.
 
-    Raises EnvironmentProblem that says what could not be sent, never with a key in it; what was
-    sent before stays, and a second call goes on from there.
+    Raises EnvironmentProblem with the missing files, never with a key in its message. Files sent
+    before stay, and a second call continues from there.
     """
     url = "/".join(part for part in (f"s3://{s3.bucket}", s3.prefix, into) if part)
     try:
@@ -165,9 +165,9 @@ def upload(
 
 
 def bucket_problem(s3: S3, environ: Mapping[str, str]) -> str:
-    """Return why results cannot be uploaded to a bucket with the keys of the environment: no
-    response, no bucket of this name, keys that are unknown; empty if nothing is known against it.
-    It lists one object: keys that may only write are refused that, and can upload."""
+    """Return the reason why results cannot be uploaded to a bucket with the keys of the environment
+    (no response, no such bucket, unknown keys); empty if no problem is found. The check lists one
+    object: write-only keys may not do that and can still upload."""
     names = (*KEY_VARIABLES, TOKEN_VARIABLE)
     return _listing_problem(s3, tuple((name, environ.get(name, "")) for name in names))
 
@@ -175,7 +175,7 @@ def bucket_problem(s3: S3, environ: Mapping[str, str]) -> str:
 @functools.cache
 def _listing_problem(s3: S3, keys: tuple[tuple[str, str], ...]) -> str:
     options = _store_options(s3, "", dict(keys), retries=CHECK_RETRIES)
-    # The library's threads would not survive the forks of a run.
+    # In a child process, because the library's threads would not survive the forks of a run.
     listing = subprocess.run(
         [sys.executable, "-P", "-c", _LIST],
         env=without_working_folder(os.environ),
@@ -244,7 +244,7 @@ def _check_time(entry: ManifestEntry, until_mono_s: float) -> None:
 
 
 def _remove_manifest(store: "S3Store") -> None:
-    """Remove the manifest of an earlier upload, of which files are about to change."""
+    """Remove the manifest of an earlier upload whose files are about to change."""
     import obstore
 
     try:
@@ -252,7 +252,7 @@ def _remove_manifest(store: "S3Store") -> None:
     except FileNotFoundError:
         pass
     except obstore.exceptions.BaseError as error:
-        # A key that may only write can still upload.
+        # A write-only key can still upload.
         log.info("%s: cannot be removed: %s", MANIFEST, reason(error))
 
 
@@ -265,7 +265,7 @@ def _is_there(store: "S3Store", entry: ManifestEntry, *, until_mono_s: float) ->
     except FileNotFoundError:
         return False
     except obstore.exceptions.BaseError as error:
-        # A key that may only write can still upload. Other problems appear when writing.
+        # A write-only key can still upload. Other problems appear when writing.
         log.info("%s: cannot see whether it is there already: %s", entry.name, reason(error))
         return False
     is_same = found.attributes.get(HASH_KEY) == entry.sha256
@@ -286,12 +286,12 @@ def _put(store: "S3Store", name: str, content: bytes | Iterator[bytes], sha256: 
             max_concurrency=PARTS_AT_ONCE,
         )
     except (FileNotFoundError, obstore.exceptions.BaseError) as error:
-        # FileNotFoundError is the library's word for every 404: here the bucket.
+        # The library raises FileNotFoundError for every 404; here the bucket is missing.
         raise EnvironmentProblem(f"{name}: {reason(error)}") from None
 
 
 def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[bytes]:
-    """Yield the part of a file that the manifest covers: a log may have grown since."""
+    """Yield the part of a file that the manifest covers: a log may have grown since then."""
     left = entry.size
     with path.open("rb") as file:
         while left:
@@ -305,7 +305,7 @@ def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[by
 
 
 def reason(error: Exception | str) -> str:
-    """Return the store's error in one line: only its code and message, since other parts of a
+    """Return the store's error in one line, with only its code and message: other parts of a
     response repeat the request with key and signature."""
     text = str(error)
     if found := _REFUSAL.search(text):

@@ -1,8 +1,8 @@
 """Serves a run's metrics as Prometheus text while the command follows the run, on this machine or
 on a cluster.
 
-The results API of a stack has the same page, behind its token. This page is for a Prometheus that
-cannot reach the pods, and for local runs, which have no HTTP API.
+The results API of a stack has the same page, protected by its token. This page is for a Prometheus
+that cannot reach the pods, and for local runs, which have no HTTP API.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from aiperf_svc.adapters.results_api.status import Status
 
 PATH = "/metrics"
 CONNECTION_S = 5.0
-"""Longest time of a connection, which carries one request."""
+"""Timeout of a connection, which carries one request."""
 
 
 class MetricsPage:
@@ -64,7 +64,7 @@ class MetricsPage:
         self._status = status
 
     async def finish(self, results: object) -> None:
-        """Do nothing: the page ends with the run, and its files have the results."""
+        """Do nothing: the page ends with the run, and the run's files have the results."""
 
     async def _respond(self, _request: web.Request) -> web.Response:
         if self._status is None:
@@ -79,6 +79,6 @@ class MetricsPage:
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
         return "the name of the host is invalid"
-    # The event loop's own text repeats the address; numbers of name look-ups are negative.
+    # The event loop's own text repeats the address; DNS lookup errors have negative numbers.
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)

@@ -1,9 +1,9 @@
 """Reads the GPUs of this machine through NVML, NVIDIA's management library, and renders them as a
 page of dcgm-exporter.
 
-DCGM takes these values from NVML too. With its names and units, everything that reads the pages of
-DCGM exporters reads these: a run on the GPUs' own machine in the same process, and a run elsewhere
-over HTTP (`aiperf-svc nvml-exporter`). NVML has no profiling counters, such as the activity of the
+DCGM reads these values from NVML too. With DCGM's names and units, every reader of DCGM exporters
+can read these pages: in the same process if the run is on the GPUs' machine, and over HTTP from
+elsewhere (`aiperf-svc nvml-exporter`). NVML has no profiling counters, such as the activity of the
 tensor cores. A value that a GPU or its driver does not support is left out.
 """
 
@@ -25,7 +25,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class NvmlError(Exception):
-    """The GPUs of this machine cannot be read; the text tells why."""
+    """Raised when the GPUs of this machine cannot be read, with the reason."""
 
 
 class _Field(NamedTuple):
@@ -33,7 +33,7 @@ class _Field(NamedTuple):
     type: str
     help: str
     read: Callable[[Any, Any], float]
-    """From NVML and a device's handle to the value in DCGM's unit. Raises NVML's error."""
+    """Function of NVML and a device's handle; returns DCGM's value. Raises NVML's error."""
 
 
 _FIELDS = (
@@ -93,8 +93,8 @@ _FIELDS = (
 
 
 def _memory(nvml: Any, gpu: Any) -> Any:
-    """Return the memory of a GPU as DCGM and nvidia-smi show it, where the driver's own reserve
-    does not count as used. Drivers before R510 have only the older call, which counts it."""
+    """Return the memory of a GPU as in DCGM and nvidia-smi, where the driver's own reserve does not
+    count as used. Drivers before R510 have only the older call, which counts it."""
     try:
         return nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
     except nvml.NVMLError_FunctionNotFound:
@@ -112,7 +112,7 @@ class NvmlGpus:
         """Load NVML and find the GPUs: `all`, or indexes and UUIDs. Raises NvmlError."""
         self._nvml = _load()
         try:
-            found = dict(self._found())
+            found = dict(self._devices())
             self._gpus = dict(_chosen(wanted, found))
         except BaseException:
             self.close()
@@ -122,7 +122,7 @@ class NvmlGpus:
         self._nvml.nvmlShutdown()
 
     def page(self) -> str:
-        """Return the current values as a page of metrics."""
+        """Return the current values as a metrics page."""
         lines = []
         for name, kind, help_text, read in _FIELDS:
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
@@ -131,7 +131,7 @@ class NvmlGpus:
                 lines += [] if value is None else [f"{name}{labels} {value!r}"]
         return "\n".join(lines) + "\n"
 
-    def _found(self) -> Iterator[tuple[tuple[str, str, str], Any]]:
+    def _devices(self) -> Iterator[tuple[tuple[str, str, str], Any]]:
         """Yield the index, the UUID and the labels of each GPU, with its handle."""
         nvml, host = self._nvml, socket.gethostname()
         versions = {
@@ -141,7 +141,7 @@ class NvmlGpus:
         for index in range(self._attempt(nvml.nvmlDeviceGetCount) or 0):
             gpu = self._attempt(nvml.nvmlDeviceGetHandleByIndex, index)
             if gpu is None:
-                continue  # Another user's GPU, or one that has fallen off the bus.
+                continue  # another user's GPU, or one that has fallen off the bus
             uuid = self._attempt(nvml.nvmlDeviceGetUUID, gpu) or ""
             labels = {
                 "gpu": index,
@@ -169,34 +169,34 @@ class NvmlPages:
         self._wanted = wanted
         self._gpus: NvmlGpus | None = None
         self._reading: asyncio.Task[FetchedPage] | None = None
-        """The latest read. A driver that hangs keeps its thread, so there is one at a time: the
-        results are made in the other threads."""
+        """The latest read. A hanging driver blocks its thread, so only one runs at a time: the
+        other threads are needed for the results."""
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        # It would block until a read that hangs has ended.
+        # Shutdown would block until a hanging read has ended.
         can_close = self._reading is None or self._reading.done()
         if self._gpus is not None and can_close:
             self._gpus.close()
 
     async def fetch(self, _url: str, *, timeout_s: float) -> FetchedPage:
-        """Read a page, as `PageClient` does over HTTP."""
+        """Read a page, like `PageClient` over HTTP."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(asyncio.to_thread(self._read), name="read NVML")
         try:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(self._reading)
         except TimeoutError:
-            return FetchedPage(f"NVML did not answer within {timeout_s:g} s")
+            return FetchedPage(f"NVML did not respond within {timeout_s:g} s")
         except NvmlError as error:
             return FetchedPage(str(error))
 
     def _read(self) -> FetchedPage:
         if self._gpus is None:
             self._gpus = NvmlGpus(self._wanted)
-        # Neither the start of NVML nor the wait for this thread is a part of the reading.
+        # Neither the start of NVML nor the wait for this thread is part of the reading.
         began_ns = monotonic_ns()
         text = self._gpus.page()
         latency_ns = monotonic_ns() - began_ns
@@ -204,8 +204,8 @@ class NvmlPages:
 
 
 async def serve(gpus: NvmlGpus, host: str, port: int) -> None:
-    """Serve the page over HTTP, at every path, until cancelled. Raises OSError if the address
-    cannot be listened on."""
+    """Serve the page over HTTP, at every path, until cancelled. Raises OSError if it cannot listen
+    on the address."""
     from aiohttp import web
 
     async def respond(_request: web.BaseRequest) -> web.Response:

@@ -1,8 +1,8 @@
 """Sends a run's metrics to an OpenTelemetry collector during the run, and its results at the end.
 
-A failure never fails the run. It is reported once, and the next values are sent again.
+A failure never fails the run. It is reported once, and the next values are sent as usual.
 
-A request is in the protocol's JSON encoding, which has 64-bit integers as strings. Counters are
+Requests use the protocol's JSON encoding, which encodes 64-bit integers as strings. Counters are
 cumulative sums since the start of the run. Distributions are summaries with their quantiles.
 """
 
@@ -26,13 +26,13 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 
 INTERVAL_S = 5.0
-"""Time between two requests."""
+"""Interval between requests."""
 TIMEOUT_S = 5.0
-"""Longest time for a request. The end of a run waits this long for its results."""
+"""Timeout of a request. The end of a run waits this long for its results."""
 CUMULATIVE = 2
 SCOPE = "aiperf_svc"
 RESULT = "aiperf_result_"
-"""Prefix of the names of results."""
+"""Name prefix of results."""
 _UNITS = {"sec": "s", "ms": "ms", "tokens": "{token}", "requests": "{request}"}
 _QUANTILES = {
     "min": 0.0, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75,
@@ -59,9 +59,9 @@ class OtlpSender:
         self._headers = headers
         self._status: Status | None = None
         self._start_wall_ns = 0
-        """Start of the run, the same in all points but those of sums that began again."""
+        """Start of the run, the same in all points except sums that were restarted."""
         self._sums: dict[tuple[str, ...], tuple[float, int]] = {}
-        """The last value of each sum, and its start."""
+        """The last value and the start of each sum."""
         self._sent_wall_ns = 0
         """Time of the last points."""
         self._failure = ""
@@ -82,7 +82,7 @@ class OtlpSender:
         await self._session.close()
 
     def show(self, status: Status) -> None:
-        """Take the newest status; it is sent at the next interval."""
+        """Store the newest status, which is sent at the next interval."""
         if self._status is None:
             self._start_wall_ns = time_ns() - round(status.elapsed_s * 1e9)
         self._status = status
@@ -119,14 +119,14 @@ class OtlpSender:
         return _request(self._origin, _live_metrics(found))
 
     def _times(self) -> Json:
-        """Return the times of points of now."""
+        """Return the timestamps of current points."""
         return {
             "startTimeUnixNano": str(self._start_wall_ns),
             "timeUnixNano": str(time_ns()),
         }
 
     def _start_of(self, sample: Sample) -> int:
-        """Return the start of a value. Sums of requests begin again with each trial."""
+        """Return the start of a value. Sums of requests restart with each trial."""
         if sample.kind == "gauge":
             return self._start_wall_ns
         key = (sample.name, *sample.labels.values())
@@ -139,7 +139,7 @@ class OtlpSender:
     async def _post(self, content: Json) -> None:
         assert self._session is not None
         try:
-            # A redirect could take the keys of the headers elsewhere.
+            # A redirect could send the keys in the headers to another server.
             async with self._session.post(
                 self._url, data=msgspec.json.encode(content), allow_redirects=False
             ) as response:
@@ -154,7 +154,7 @@ class OtlpSender:
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """Return why the receiver has not accepted all points; empty if it has."""
+    """Return the reason why the receiver has not accepted all points; empty if it has."""
     if not 200 <= status < 300:
         return f"the receiver responds with status {status}"
     with contextlib.suppress(msgspec.MsgspecError, AttributeError, TypeError, ValueError):
@@ -168,8 +168,8 @@ def _refusal(status: int, body: bytes) -> str:
 
 def results_request(found: InferenceResult, origin: Mapping[str, str], times: Json) -> Json:
     """Return a request with the metrics of a run's results: request metrics with their quantiles,
-    single numbers as gauges, numbers of the verdict on the system, and the verdict. `origin` are
-    attributes of the run, `times` those of each point."""
+    single numbers as gauges, the numbers of the system verdict, and the verdict. `origin` contains
+    attributes of the run, `times` the timestamps of each point."""
     return _request(origin, _result_metrics(found, times))
 
 
@@ -187,7 +187,7 @@ def _attributes(labels: Mapping[str, str]) -> list[Json]:
 
 
 def _live_metrics(found: Iterable[tuple[Sample, Json]]) -> Iterator[Json]:
-    """Yield the metrics of samples, each with the times of its point."""
+    """Yield the metrics of samples, each with the timestamps of its point."""
     metrics: dict[str, Json] = {}
     for each, times in found:
         point = {**times, "asDouble": each.value, "attributes": _attributes(each.labels)}

@@ -1,7 +1,7 @@
-"""Reads pages of metrics over HTTP, within limits of size and time.
+"""Reads metrics pages over HTTP, with limits of size and time.
 
-It is not an HTTP library's client: each run reads pages, and to import one would take a tenth of a
-short run's CPU (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md).
+It does not use an HTTP library: every run reads pages, and importing a library would take a tenth
+of a short run's CPU time (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md).
 """
 
 import asyncio
@@ -22,33 +22,33 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.protocol.records import Framing
 
 MAX_PAGE_BYTES = 4 * 2**20
-"""Limit of a page: 30,000 samples. A page of vLLM has 60 KB."""
+"""Maximum size of a page: 30,000 samples. A page of vLLM has 60 KB."""
 MAX_FRAMED_BYTES = 2 * MAX_PAGE_BYTES
-"""Limit of a page with its framing: trailers and the lines of chunks."""
+"""Maximum size of a page with its framing: trailers and chunk-size lines."""
 MAX_HEAD_BYTES = 2**16
-"""Limit of a response's headers, with those of interim responses."""
+"""Maximum size of a response's headers, including those of interim responses."""
 PIECE_BYTES = 2**16
 MOST_REDIRECTS = 5
 DATE_RESOLUTION_S = 1.0
-"""HTTP's `Date` has whole seconds."""
+"""Resolution of HTTP's `Date`."""
 IMPLAUSIBLE_OFFSET_S = 366 * 24 * 3600.0
 """Largest plausible difference between a server's date and ours."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _END_OF_HEAD = b"\r\n\r\n"
 _UNQUOTED = "/%:=&?~+!$,;'()*[]@"
-"""Characters of a URL that are not quoted, beside letters and digits; `%` is quoted already."""
+"""Characters of a URL that are not quoted, besides letters and digits; `%` is already quoted."""
 
 
 class FetchedPage(NamedTuple):
-    """The content of a page with the time of the read, or why it could not be read."""
+    """The content of a page with the time of the read, or the reason why it could not be read."""
 
     failure: str = ""
     text: str = ""
     wall_ns: int = 0
-    """Middle between the request and the end of the response."""
+    """Midpoint between the request and the end of the response."""
     latency_ns: int = 0
     clock_offset_s: float = 0.0
-    """How far the server's clock is behind ours by the response's date; 0 if it has none."""
+    """How far the server's clock is behind ours, by the response's date; 0 if it has none."""
 
 
 class _Response(NamedTuple):
@@ -67,14 +67,14 @@ class PageClient:
     def __init__(
         self, make_tls: Callable[[], ssl.SSLContext], *, key: str = "", key_urls: Iterable[str] = ()
     ) -> None:
-        """`make_tls` is called for the first page over TLS, since loading the machine's authorities
-        takes longer than loading a page. Only the servers of `key_urls` get `key`, a token or
-        `USER:PASSWORD`."""
+        """`make_tls` is called for the first page over TLS, because loading the machine's
+        authorities takes longer than loading a page. Only the servers in `key_urls` get `key`, a
+        token or `USER:PASSWORD`."""
         self._tls = functools.cache(make_tls)
         self._authorization = _authorization(key) if key else ""
         self._authorized = {address_of(url) for url in key_urls}
         self._idle: dict[str, Streams] = {}
-        """The idle connection of each URL. One read of a URL is in progress at a time."""
+        """The idle connection of each URL. Only one read of a URL is in progress at a time."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,7 +103,7 @@ class PageClient:
 
     async def _get_redirected(self, url: str) -> _Response:
         """Return the response after all redirects: some servers have the page only at `/metrics/`.
-        A redirect to another server is refused, since the user did not name that server."""
+        A redirect to another server is refused, because the user did not configure that server."""
         named = address_of(url)
         for _ in range(MOST_REDIRECTS + 1):
             response = await self._get(url)
@@ -123,7 +123,7 @@ class PageClient:
             try:
                 return await self._exchange(url, *kept)
             except ConnectionError:
-                pass  # The server may have closed it since the page before.
+                pass  # the server may have closed it since the previous page
         host, port, is_tls = address_of(url)
         tls = await asyncio.to_thread(self._tls) if is_tls else None
         return await self._exchange(url, *await connect(host, port, tls))
@@ -183,7 +183,7 @@ async def _read(reader: asyncio.StreamReader) -> _Response:
 
 
 async def _body(reader: asyncio.StreamReader, head: Head, begin: bytes) -> tuple[bytes, bool]:
-    """Return the body, and whether nothing came after it."""
+    """Return the body, and whether nothing followed it."""
     chunks = ChunkedBody() if head.framing == Framing.CHUNKED else None
     body, part, received = bytearray(), begin, 0
     while True:

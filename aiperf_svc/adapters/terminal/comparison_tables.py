@@ -1,4 +1,4 @@
-"""A comparison on a terminal, in benchstat's manner, and the history of a metric."""
+"""A comparison on a terminal, in the style of benchstat, and the history of a metric."""
 
 from rich.console import Console
 from rich.table import Table
@@ -15,14 +15,14 @@ from aiperf_svc.domain.number_text import count
 
 STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
 WIDE = 1000
-"""More columns than a table has."""
+"""A number above the number of columns in any table."""
 SHIFT_WIDTH = 8
-"""Columns of the change of a percentile, with the space beside it."""
+"""Width of the change of a percentile, including the space beside it."""
 
 
 def print_comparison(comparison: Comparison, console: Console, *, is_short: bool = False) -> None:
-    """Print what differs in the config, the rows, the percentiles that moved, and the count. In
-    short, without the names of the runs and without the percentiles."""
+    """Print the differences in config, the rows, the shifted percentiles, and the count. With
+    `is_short`, omit the names of the runs and the percentiles."""
     for name, side in (("base", comparison.base), ("new", comparison.new)):
         runs = count(len(side.runs), "run") if is_short else wording.runs(side)
         for text in (runs, *wording.left_out(side)):
@@ -57,7 +57,7 @@ def print_comparisons(found: Comparisons, console: Console) -> None:
 
 
 def print_history(found: History, console: Console) -> None:
-    """Print the plot of a metric over runs, its changes, and the runs that were left out."""
+    """Print the plot of a metric over runs, its changes, and the runs left out."""
     first, last = (history_views.when(found.runs[at].start_wall_ns) for at in (0, -1))
     console.print(history_views.title(found), style="bold")
     console.print(f"{count(len(found.runs), 'run')}, {first} to {last} UTC")
@@ -78,7 +78,7 @@ def print_history(found: History, console: Console) -> None:
 
 
 def _rows(comparison: Comparison, console: Console) -> Table:
-    """Return the table of all rows. Where it is too wide, cells have several lines."""
+    """Return the table of all rows. If it is too wide, cells have several lines."""
     cells: list[list[str | Text]] = []
     for row in comparison.rows:
         *texts, word = wording.cells(row)
@@ -95,7 +95,7 @@ def _rows(comparison: Comparison, console: Console) -> Table:
 
 
 def _shifts(comparison: Comparison, width: int) -> Table:
-    """Return the table of the percentiles, without the lowest ones where it is too wide."""
+    """Return the table of the percentiles, without the lowest ones if it is too wide."""
     stats, rows = wording.shifts(comparison)
     head = "percentiles moved"
     most = max(1, (width - max(map(len, (head, *(name for name, *_ in rows)))) - 2) // SHIFT_WIDTH)

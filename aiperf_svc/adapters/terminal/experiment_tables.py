@@ -1,5 +1,5 @@
-"""Prints an experiment on a terminal: a line for each combination of parameters, what is best, and
-the trials that were left out."""
+"""Prints an experiment on a terminal: a line for each combination of parameters, the best ones, and
+the trials left out."""
 
 from pathlib import Path
 
@@ -22,16 +22,15 @@ from aiperf_svc.domain.json_objects import value_text
 from aiperf_svc.domain.number_text import number
 
 MEAN_WIDTH = 17
-"""Columns of a mean with its interval."""
+"""Width of a mean with its interval."""
 LEAST_MEANS, MOST_MEANS = 2, 6
 WIDEST_VALUE = 24
-"""Most columns that are kept free for a parameter's value; a longer one may take several lines."""
+"""Maximum width reserved for a parameter's value; a longer one may wrap."""
 SHOWN_LINES = 8
 POINT_WIDTH = 16
-"""Columns of a statistic of a search's point, with the space beside it."""
+"""Width of a statistic of a search's point, including the space beside it."""
 REASON_WIDTH = 36
-"""Columns for the reason of a point's outcome, at least, and for the columns beside it that are no
-statistics."""
+"""Minimum width of the reason of a point's outcome and the columns without statistics."""
 HELD = {True: "yes", False: "no", None: "?"}
 
 
@@ -43,7 +42,7 @@ def print_experiment(
     title: str = "Experiment",
     is_brief: bool = False,
 ) -> None:
-    """Print a finished experiment; with `is_brief` only its table and what is wrong."""
+    """Print a finished experiment; with `is_brief` only its table and its problems."""
     console.print(f"{one_line(title)}: {words.counts(summary)}", style="bold")
     if search is not None:
         for line in (f"{search.parameter} {search.result}", search.advice):
@@ -53,7 +52,7 @@ def print_experiment(
     console.print(combinations_table(summary, console.width))
     if not is_brief:
         _print_notes(summary, search, console)
-    if search is None:  # which looks for loads that miss it
+    if search is None:  # a search looks for loads that miss the SLO
         for outcome in (MISSED, NOT_JUDGED):
             lines = words.not_held(summary.rows_with_slo(outcome))
             _print_lines(f"SLO {outcome}", lines, console)
@@ -64,13 +63,12 @@ def print_experiment(
 
 
 def _shown_values(parameter: Parameter) -> list[str]:
-    """Return its values, cut to what is kept free for them."""
+    """Return the parameter's values, cut to the reserved width."""
     return [value_text(value)[:WIDEST_VALUE] for value in parameter.values]
 
 
 def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) -> Table:
-    """Return the table of the values that a search tried, with as many statistics as the width has
-    room for."""
+    """Return the table of the values that a search tried, with the statistics that fit."""
     parameter = _key_lines(search.parameter)
     names = dict.fromkeys(name for point in search.points for name in point.statistics)
     room = width - max(map(len, parameter.splitlines())) - REASON_WIDTH
@@ -98,7 +96,7 @@ def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) 
 
 
 def _key_lines(name: str) -> str:
-    """Return a key with a line for each of its parts."""
+    """Return a key with one line per part."""
     return one_line(name).replace(".", ".\n")
 
 
@@ -107,14 +105,14 @@ def _head(metric: words.ShownMetric) -> Text:
 
 
 def _key(name: str) -> RowKey:
-    """Return the key of a statistic of a search: `time_to_first_token:p99`, or a metric alone."""
+    """Return the key of a statistic of a search: `time_to_first_token:p99`, or only a metric."""
     tag, _, stat = name.partition(":")
     return RowKey(tag, stat or "avg")
 
 
 def print_scenarios(folder: Path, console: Console, *, is_brief: bool = False) -> None:
-    """Print the result of each trial as a scenario, from the folder of the experiment; with
-    `is_brief` without the statistics, which the metrics of the trial have too."""
+    """Print the result of each trial as a scenario, from the folder of the experiment. With
+    `is_brief`, omit the statistics that are also in the trial's metrics."""
     for path in sorted(folder.glob(f"{TRIALS}/*/mlperf/mlperf_log_summary.txt")):
         console.print()
         text = path.read_text().rstrip()
@@ -123,7 +121,7 @@ def print_scenarios(folder: Path, console: Console, *, is_brief: bool = False) -
 
 
 def combinations_table(summary: ExperimentSummary, width: int) -> Table:
-    """Return the table of the combinations, with as many metrics as the width has room for."""
+    """Return the table of the combinations, with as many metrics as fit into the width."""
     names = [_key_lines(each.name) for each in summary.parameters]
     room = width - 8
     for name, each in zip(names, summary.parameters, strict=True):

@@ -28,14 +28,14 @@ from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, Metric
 from aiperf_svc.domain.number_text import number
 
 WIDE = 100
-"""Columns of the whole table; a narrower terminal gets fewer statistics."""
+"""Width of the whole table; a narrower terminal shows fewer statistics."""
 STATS = ("avg", "min", "p50", "p90", "p99", "max")
 NARROW_STATS = ("avg", "p50", "p90", "p99")
 SHORT_UNITS = {"tokens/sec/user": "tok/s"}
-"""Short form of a unit that is too long for its line."""
+"""Short form of a unit that is too long for a row."""
 SHOWN_ERRORS = 8
 SHOWN_MESSAGE = 400
-"""Characters of an error's first message: why a certificate is refused, and what helps."""
+"""Maximum length of an error's first message, enough for a certificate's problem and its remedy."""
 
 
 def print_inference_result(found: InferenceResult, console: Console) -> None:
@@ -154,7 +154,7 @@ def _scalars(found: InferenceResult, *, columns: int) -> Table:
 
 
 def _print_quality(quality: QualityResult | None, console: Console) -> None:
-    """Print the score of the quality gate, and what is to be known of the answers."""
+    """Print the score of the quality gate, and the notes on the answers."""
     if quality is None:
         return
     line = Text("Quality: ")
@@ -169,7 +169,7 @@ def _print_quality(quality: QualityResult | None, console: Console) -> None:
 
 
 def _print_notes(found: InferenceResult, console: Console) -> None:
-    """Print the meaning of the marks in the table, and what is missing in it."""
+    """Print the meaning of the marks in the table, and its omissions."""
     metrics = _shown(found, is_scalar=False)
     shown = {*STATS, "p99_9"}
     if any(shown & {*(stats.unreliable or ())} for _, stats in metrics):

@@ -1,5 +1,5 @@
-"""Prints several runs at once on a terminal: a column for each and one for the total, or a table of
-the trials of each and one of the total."""
+"""Prints several simultaneous runs on a terminal: a column for each run and for the total, or a
+table of the trials of each run and of the total."""
 
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number
 
 WIDEST_NAME = 16
-"""Width of a column that its name may ask for; a longer name is folded where there is no room."""
+"""Maximum width of a column due to its name; a longer name is folded if there is no room."""
 GAP = 2
-"""Columns between two columns of a table."""
+"""Spaces between two columns of a table."""
 
 
 def print_joint(joint: Joint, console: Console) -> None:
@@ -42,7 +42,7 @@ def print_joint(joint: Joint, console: Console) -> None:
 
 
 def print_joint_experiment(joint: JointExperiment, folder: Path, console: Console) -> None:
-    """Print the table of each run and that of the total, and how each run ended; `folder` is that
+    """Print the table of each run and of the total, and how each run ended. `folder` is the folder
     of the joint result."""
     console.print(f"\n{one_line(joint.name)}: {len(joint.members)} {joint.kind}", style="bold")
     for member in joint.members:
@@ -66,8 +66,8 @@ def print_joint_experiment(joint: JointExperiment, folder: Path, console: Consol
 
 
 def joint_tables(joint: Joint, width: int) -> list[Table]:
-    """Return a column for each run or target and, where it is known, for the total. Columns for
-    which the width has no room are in further tables."""
+    """Return a column for each run or target and, if known, for the total. Columns that do not fit
+    into the width are in additional tables."""
     found = [row.shown for row in rows(joint, is_short=True)]
     names, units = [one_line(row.name) for row in found], [one_line(row.unit) for row in found]
     columns = [

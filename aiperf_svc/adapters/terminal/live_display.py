@@ -34,7 +34,7 @@ STEPS = (
     RunState.DRAINING,
     RunState.PROCESSING,
 )
-"""States that take long enough to be seen."""
+"""States that last long enough to be visible."""
 WORDS = {
     RunState.PENDING: "starting",
     RunState.CONFIGURING: "preparing",
@@ -46,19 +46,19 @@ WORDS = {
 }
 """Name of each state on the screen."""
 WIDEST = 160
-"""Most columns that are used."""
+"""Maximum width that is used."""
 BAR_WIDTH = 40
 INDENT = (0, 0, 0, 2)
 GAP = 2
-"""Columns between two numbers."""
+"""Spaces between two numbers."""
 LEAST = (20, 17, 17, 0)
-"""Widths of the columns of numbers: those of usual ones, so that they do not jump."""
+"""Widths of the columns of numbers. They fit usual values, so the columns do not jump."""
 ROWS = 12
-"""Most trials in the table of an experiment."""
+"""Maximum number of trials in the table of an experiment."""
 
 
 class LiveDisplay:
-    """Redrawn at every status, removed at the end."""
+    """A display that is redrawn at every status and removed at the end."""
 
     def __init__(self, title: str, topology: Topology, console: Console | None = None) -> None:
         self._title = title
@@ -72,7 +72,7 @@ class LiveDisplay:
 
     def show(self, status: Status) -> None:
         self._has_warmup = self._has_warmup or status.state == RunState.WARMUP
-        self._live.update(self._drawn(status), refresh=True)
+        self._live.update(self._render(status), refresh=True)
 
     def note(self, text: str) -> None:
         self._console.print(Text(lines(text), style="yellow"))
@@ -93,7 +93,7 @@ class LiveDisplay:
         head.add_row(Text(one_line(self._title), style="bold"), Text(elapsed, style="dim"))
         return head
 
-    def _drawn(self, status: Status) -> RenderableType:
+    def _render(self, status: Status) -> RenderableType:
         width = min(WIDEST, self._console.width)
         rows: list[RenderableType] = [self._head(seconds(status.elapsed_s))]
         if status.experiment is not None:
@@ -117,7 +117,7 @@ class LiveDisplay:
         return frame
 
     def _steps(self, status: Status) -> Text:
-        """Format the states of the run: those that are over, the current one, and the next ones."""
+        """Format the states of the run: past, current and future."""
         now = WORDS.get(RunState(status.state), status.state)
         line, is_over = Text("  "), status.state != RunState.PENDING
         for step in STEPS:
@@ -137,7 +137,7 @@ class LiveDisplay:
 
 
 def _trial(experiment: ExperimentStatus, width: int) -> list[RenderableType]:
-    """Return the progress of the experiment: the current trial, and what is left."""
+    """Return the progress of the experiment: the current trial, and the remaining time."""
     left = f"about {seconds(experiment.left_s)} left" if experiment.left_s is not None else ""
     failed = f"{experiment.failed:,} failed" if experiment.failed else ""
     facts = [f"{experiment.ended:,} done", failed, left]
@@ -152,7 +152,7 @@ def _trials(experiment: ExperimentStatus) -> RenderableType:
     outcomes = [row.verdict or row.state for row in latest]
     names = short_names(key for row in latest for key in row.parameters)
     table = Table.grid(padding=(0, 2, 0, 0))
-    # What is too long for a narrow terminal is cut in the middle columns.
+    # On a narrow terminal, the middle columns are cut.
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
     table.add_column()
@@ -168,7 +168,7 @@ def _trials(experiment: ExperimentStatus) -> RenderableType:
 
 
 def _cut(text: str) -> Text:
-    """Return a text that is cut where its column is too narrow, which is not made wider for it."""
+    """Return a text that is cut if it does not fit into its column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
@@ -187,7 +187,7 @@ def _bar(status: Status, width: int) -> RenderableType:
 
 
 def _filled(parts: Sequence[Text], between: str, width: int) -> list[RenderableType]:
-    """Return lines with as many of the parts as there is room for, which break between them."""
+    """Return lines with as many of the parts as fit; lines break between parts."""
     lines: list[list[Text]] = []
     room = 0
     for part in parts:
@@ -203,8 +203,7 @@ def _filled(parts: Sequence[Text], between: str, width: int) -> list[RenderableT
 
 
 def _load_lines(status: Status, width: int) -> list[RenderableType]:
-    """Return the lines that only some loads have: output tokens, the server's own counts, and the
-    objectives."""
+    """Return the optional lines of a load: output tokens, server's counts, objectives."""
     tokens, server = status.output_tokens_per_s, on_server(status)
     facts = [] if tokens is None else [("output ", f"{tokens:,.0f} tokens/s")]
     facts += [("server ", server)] if server else []
@@ -274,16 +273,16 @@ def _grid(rows: Sequence[Sequence[Text]]) -> RenderableType:
 
 WAITING, FINISHED = "waiting", "finished"
 MEMBER_ROWS = 16
-"""Most rows. Of more parts, those that have finished and those that wait are counted."""
+"""Maximum number of rows. With more parts, finished and waiting parts are only counted."""
 
 
 class LiveTable:
-    """Redrawn at every change, removed at the end."""
+    """A table that is redrawn at every change and removed at the end."""
 
     def __init__(self, names: Sequence[str], console: Console | None = None) -> None:
         self._rows = dict.fromkeys(names, (WAITING, ""))
         self._console = console or Console(stderr=True, highlight=False, markup=False)
-        self._live = Live(self._drawn(), console=self._console, auto_refresh=False, transient=True)
+        self._live = Live(self._render(), console=self._console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start(refresh=True)
@@ -293,15 +292,15 @@ class LiveTable:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a text above the table, which stays."""
+        """Print a text above the table, where it stays."""
         self._console.print(Text(lines(text)))
 
     def set(self, name: str, state: str, text: str) -> None:
         """Change the row of one part."""
         self._rows[name] = (state, text)
-        self._live.update(self._drawn(), refresh=True)
+        self._live.update(self._render(), refresh=True)
 
-    def _drawn(self) -> Table:
+    def _render(self) -> Table:
         shown = self._rows
         if len(shown) > MEMBER_ROWS:
             shown = {n: row for n, row in shown.items() if row[0] not in (WAITING, FINISHED)}

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Say = Callable[[str], None]
-"""Prints a text for people."""
+"""Prints a text for the user."""
 WIDTH = 100
-"""Width of the tables where there is no terminal."""
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
+"""Width of tables without a terminal."""
+_BAR_GLYPHS = " ▁▂▃▄▅▆▇█"
 _T = TypeVar("_T")
 
 
 def say(text: str) -> None:
-    """Print a text for people on standard error."""
+    """Print a text for the user on standard error."""
     print(lines(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def ignore_closed_stderr() -> Iterator[None]:
-    """Ignore write errors on standard error while the context is open. A terminal that is gone must
-    not keep a stack from being removed."""
+    """Ignore write errors on standard error while the context is open. A closed terminal must not
+    prevent the removal of a stack."""
     before = sys.stderr
     sys.stderr = cast("TextIO", _IgnoringErrors(before))
     try:
@@ -48,8 +48,7 @@ def can_ask() -> bool:
 
 
 async def ask(question: str) -> bool:
-    """Ask the user and return whether they confirm. Can be cancelled, unlike `input` in a
-    thread."""
+    """Ask the user and return whether they confirm. Can be cancelled, unlike `input`."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     has_input = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -84,7 +83,7 @@ class _IgnoringErrors:
         return getattr(self._stream, name)
 
     def _discard(self) -> None:
-        # Buffered text must go somewhere, or the flush at the interpreter's exit fails too.
+        # Redirect buffered text, or the flush at the interpreter's exit fails too.
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -94,8 +93,8 @@ class _IgnoringErrors:
 
 @contextmanager
 def console_on(stream: TextIO, *, width: int = WIDTH) -> Iterator["Console"]:
-    """Yield a console on a stream. What is not for a terminal has this width, and is written at the
-    end without the spaces that pad the lines of tables."""
+    """Yield a console on a stream. Output that does not go to a terminal has this width, and is
+    written at the end without the padding of table rows."""
     from rich.console import Console
 
     if stream.isatty():
@@ -108,7 +107,7 @@ def console_on(stream: TextIO, *, width: int = WIDTH) -> Iterator["Console"]:
 
 
 def print_failure(error: BaseException, reason: str) -> None:
-    """The JSON object of a command that an error, or the user, has ended before its results."""
+    """Print the JSON object of a command that an error or the user has ended before its results."""
     is_stopped = isinstance(error, KeyboardInterrupt)
     code = getattr(error, "exit_code", ExitCode.INTERRUPTED if is_stopped else ExitCode.ERROR)
     print_json(
@@ -130,7 +129,7 @@ def print_json(content: object) -> None:
 def print_found(
     found: _T, show: Callable[[_T, "Console"], None], *, as_json: bool, width: int = WIDTH
 ) -> None:
-    """Print what a command has found, as JSON or as `show` prints it for people."""
+    """Print the result of a command, as JSON or with `show` as text."""
     if as_json:
         print_json(found)
         return
@@ -139,7 +138,7 @@ def print_found(
 
 
 def joined(values: Sequence[float], width: int) -> list[float]:
-    """Return columns that fit into `width`: neighbours are joined to their mean until they do."""
+    """Return columns that fit into `width`: neighbours are merged into their mean."""
     columns = list(values)
     while len(columns) > width:
         pairs = zip_longest(columns[::2], columns[1::2], fillvalue=0.0)
@@ -153,9 +152,9 @@ def bar_chart(columns: Sequence[float], *, height: int) -> list[str]:
     if not top:
         return []
     filled = [round(each / top * height * 8) for each in columns]
-    # What is not nothing is seen.
+    # Show every nonzero value.
     filled = [max(part, int(each > 0)) for part, each in zip(filled, columns, strict=True)]
     return [
-        "".join(_EIGHTHS[min(8, max(0, part - 8 * row))] for part in filled).rstrip()
+        "".join(_BAR_GLYPHS[min(8, max(0, part - 8 * row))] for part in filled).rstrip()
         for row in reversed(range(height))
     ]

@@ -1,4 +1,4 @@
-"""Prints a qualification on a terminal: nodes, paths, and what changed since another one."""
+"""Prints a qualification on a terminal: nodes, paths, and the changes since another one."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number, readable_unit
 
 SHOWN_NODES = 40
-"""Most nodes that are listed; those that passed are left out first."""
+"""Maximum number of listed nodes; nodes that passed are left out first."""
 _STYLES = {
     Verdict.PASS: "green",
     Verdict.DEGRADED: "yellow",

@@ -43,7 +43,7 @@ def _requirements(report: RulesReport) -> Table:
 
 
 def _lines(points: Sequence[PointOutcome], outcome: Outcome) -> list[str]:
-    """Return the texts of the points with this outcome, each once with its concurrencies."""
+    """Return the texts of the points with this outcome, each text once with its concurrencies."""
     texts: dict[str, list[int]] = {}
     for each in points:
         if each.outcome is outcome:

@@ -1,8 +1,8 @@
-"""Shows runs on standard error while they run: one that has the whole terminal, or several at once,
-whose lines begin with their names.
+"""Shows runs on standard error: one run that uses the whole terminal, or several at the same time,
+with lines that start with their names.
 
-A display draws when the results API reports news. One that drew by itself would take CPU time from
-the load on a small machine.
+A display is redrawn when the results API reports news. A display with its own timer would take CPU
+time from the load on a small machine.
 """
 
 import sys
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 Ui = Literal["auto", "rich", "plain", "none"]
 """`auto`: rich on a terminal, else plain."""
 PLAIN_S = 2.0
-"""Seconds between two lines of the plain display within one state."""
+"""Seconds between two lines of the plain display in the same state."""
 
 
 class Display(Protocol):
     """Shows a run until it is closed."""
 
     def show(self, status: Status) -> None:
-        """Show the present state of the run."""
+        """Show the current state of the run."""
         ...
 
     def note(self, text: str) -> None:
-        """Print something that happened; it stays on the screen."""
+        """Print an event, which stays on the screen."""
         ...
 
     def close(self) -> None:
-        """Make room for what comes next."""
+        """Make room for later output."""
         ...
 
 
 class Silent:
-    """Shows only what happened."""
+    """Shows only events."""
 
     def __init__(self, say: Say = output.say) -> None:
         self._say = say
@@ -69,7 +69,7 @@ class Plain(Silent):
         self._ended = 0
 
     def show(self, status: Status) -> None:
-        """Print a line, unless the last one is too recent. Each trial that ends gets a line."""
+        """Print a line, unless the last one is too recent. Each finished trial gets a line."""
         experiment = status.experiment
         if experiment is not None and experiment.ended > self._ended:
             for row in experiment.rows[-(experiment.ended - self._ended) :]:
@@ -82,17 +82,17 @@ class Plain(Silent):
 
 
 class Screen:
-    """The terminal, for a run that has it for itself."""
+    """The terminal, for a single run."""
 
     def __init__(self, ui: Ui) -> None:
         self._ui = _chosen(ui)
 
     def say(self, text: str) -> None:
-        """Print a text for people on standard error."""
+        """Print a text for the user on standard error."""
         output.say(text)
 
     def begin(self, stage: str) -> None:
-        """Show that a stage has begun: nothing, since each stage prints what it does."""
+        """Show that a stage has started: nothing, because each stage prints its own progress."""
 
     def preview(self, text: str) -> None:
         """Show what the run will create."""
@@ -107,14 +107,14 @@ class Screen:
         return LiveDisplay(title, topology)
 
     def end(self, outcome: str) -> None:
-        """Show the outcome: nothing, since it is printed at the end of the command."""
+        """Show the outcome: nothing, because it is printed at the end of the command."""
 
 
 class MemberScreen(Screen):
-    """The screen of one run among others: lines with its name, and its row of the table."""
+    """The screen of one of several runs: lines with its name, and its row of the table."""
 
     def __init__(self, name: str, width: int, ui: Ui, table: "LiveTable | None") -> None:
-        """`width` is that of the longest name."""
+        """`width` is the length of the longest name."""
         super().__init__(ui)
         self._name, self._prefix, self._table = name, f"{name:<{width}}  ", table
         self._stage = ""
@@ -129,7 +129,7 @@ class MemberScreen(Screen):
         self._set(stage)
 
     def preview(self, text: str) -> None:
-        """Show nothing: what all runs create is shown before the first of them begins."""
+        """Show nothing: what all runs create is shown before the first of them starts."""
 
     def show(self, status: Status) -> None:
         """Show the state of the run in the row."""
@@ -161,7 +161,7 @@ class _RowDisplay(Silent):
 
 @contextmanager
 def open_screens(ui: Ui, names: Sequence[str]) -> Iterator[Mapping[str, Screen]]:
-    """Open the screens of runs at the same time, by name."""
+    """Open the screens of simultaneous runs, by name."""
     width = max(map(len, names))
     if _chosen(ui) != "rich":
         yield {name: MemberScreen(name, width, ui, None) for name in names}

@@ -10,14 +10,14 @@ from aiperf_svc.protocol.run_states import RunState
 
 
 def is_loading(status: Status) -> bool:
-    """Return whether requests are being sent, or steps run, and the status counts them. That of
-    indexes of Jobs counts trials only, and has no phase."""
+    """Return whether requests are being sent or steps run, and the status counts them. The status
+    of Job indexes counts only trials and has no phase."""
     is_on = status.state in (RunState.WARMUP, RunState.PROFILING)
     return is_on and (bool(status.phase) or status.steps is not None)
 
 
 def share_done(status: Status) -> float | None:
-    """Return how much of the phase is over, 0 to 1; None if that is not defined."""
+    """Return the finished share of the phase, 0 to 1; None if it is undefined."""
     if not is_loading(status):
         return None
     if status.steps is not None:
@@ -36,18 +36,18 @@ def _ended(status: Status) -> int:
 
 
 def _share_of_steps(steps: StepStatus) -> float:
-    """Steps that have ended, with the part of the running one whose length is known."""
+    """Return the share of finished steps, with the known part of the current step."""
     running = min(1.0, steps.running_s / steps.expected_s) if steps.expected_s else 0.0
     return (steps.ended + (running if steps.stage == "run" else 0.0)) / max(1, steps.total)
 
 
 def remaining_s(status: Status) -> float | None:
-    """Time to the end of the phase at the present rate; None when it cannot be told."""
+    """Return the time to the end of the phase at the current rate; None if it is unknown."""
     if not is_loading(status):
         return None
     times = []
     if status.requested_requests and status.requests_per_s > 0:
-        # The rate is of those that completed.
+        # The rate counts completed requests only.
         ended = _ended(status)
         left_s = (status.requested_requests - ended) / status.requests_per_s
         times.append(left_s * status.completed / max(1, ended))
@@ -57,8 +57,8 @@ def remaining_s(status: Status) -> float | None:
 
 
 def time_left(status: Status) -> str:
-    """Return the time to the end of the phase; empty when it cannot be told. After the duration, it
-    is that of the requests in flight."""
+    """Describe the time to the end of the phase; empty if it is unknown. After the duration,
+    describe the requests in flight."""
     duration_s = status.requested_duration_s
     if is_loading(status) and duration_s and status.in_flight:
         over_s = status.phase_elapsed_s - duration_s
@@ -75,7 +75,7 @@ def main_error(status: Status) -> str:
 
 
 def step_line(steps: StepStatus) -> str:
-    """Return where a benchmark on ranks is, in one line."""
+    """Describe the progress of a benchmark on ranks in one line."""
     if not steps.total:
         return "planning the steps"
     parts = [f"step {min(steps.ended + 1, steps.total):,} of {steps.total:,}"]
@@ -91,13 +91,13 @@ def step_line(steps: StepStatus) -> str:
 
 
 def in_flight(status: Status) -> str:
-    """Return our own requests in flight, and those of the server by its metrics."""
+    """Return our own requests in flight, and those on the server by its metrics."""
     server = on_server(status)
     return f"{status.in_flight:,}" + (f" (server {server})" if server else "")
 
 
 def on_server(status: Status) -> str:
-    """Return the requests on the server by its metrics, `5 + 3 waiting`; empty without them."""
+    """Return the requests on the server by its metrics, `5 + 3 waiting`; empty without metrics."""
     if status.server_running is None:
         return ""
     waiting = f" + {status.server_waiting:,.0f} waiting" if status.server_waiting else ""
@@ -105,7 +105,7 @@ def on_server(status: Status) -> str:
 
 
 def position(experiment: ExperimentStatus) -> str:
-    """Return the current trial: `trial 3 of 12`; if there are several, how many have ended."""
+    """Describe the current trial, `trial 3 of 12`; if several run, the number of finished ones."""
     if not experiment.number and experiment.total:
         return f"{experiment.ended:,} of {experiment.total:,} trials"
     of = f" of {experiment.total:,}" if experiment.total else ""
@@ -123,12 +123,12 @@ def trial_line(row: ShownTrial) -> str:
     return " · ".join(parts)
 
 
-VAGUE = ("mean", "stddev", "min", "max", "value")
-"""Last parts of keys that are unclear without the part before them."""
+AMBIGUOUS_PARTS = ("mean", "stddev", "min", "max", "value")
+"""Last parts of keys that are unclear without the preceding part."""
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return the shortest end of each dotted key that is unique."""
+    """Return the shortest unique suffix of each dotted key."""
     keys = list(dict.fromkeys(keys))
     return {key: _short_name(key, [each for each in keys if each != key]) for key in keys}
 
@@ -137,14 +137,14 @@ def _short_name(key: str, others: list[str]) -> str:
     parts = key.split(".")
     for begin in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[begin:])
-        is_clear = not parts[begin].isdigit() and parts[begin] not in VAGUE
+        is_clear = not parts[begin].isdigit() and parts[begin] not in AMBIGUOUS_PARTS
         if is_clear and not any(f".{each}".endswith(f".{name}") for each in others):
             return name
     return key
 
 
 def plain_line(status: Status) -> str:
-    """A status in one line."""
+    """Describe a status in one line."""
     line = f"{seconds(status.elapsed_s):>7}  "
     if status.experiment is not None and status.experiment.number:
         line += f"{position(status.experiment)}  "
@@ -155,7 +155,7 @@ def plain_line(status: Status) -> str:
         extra = status.message or status.reason
         return f"{line}: {extra}" if extra else line
     parts = [
-        f"{status.completed:,}{_of(status.requested_requests)} completed",
+        f"{status.completed:,}{_of_total(status.requested_requests)} completed",
         count(status.errored, "error") + (f" ({text})" if (text := main_error(status)) else ""),
         *([f"{status.abandoned:,} abandoned"] if status.abandoned else []),
         f"{in_flight(status)} in flight",
@@ -190,5 +190,5 @@ def final_line(status: Status) -> str:
     return f"{status.state}{reason}: {', '.join(parts)}"
 
 
-def _of(total: int | None) -> str:
+def _of_total(total: int | None) -> str:
     return f" of {total:,}" if total else ""

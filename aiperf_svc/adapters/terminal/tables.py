@@ -17,9 +17,8 @@ def text_table(
     title: str | None = None,
     texts: Container[int] = (0,),
 ) -> Table:
-    """Return a table. The columns at the places `texts` are aligned to the left, the others, of
-    numbers, to the right."""
-    # A title takes no more room than its table.
+    """Return a table. The columns at the positions `texts` are aligned left, numbers right."""
+    # A title must not be wider than its table.
     gap = (0, 1) if title else (0, 1, 0, 0)
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=gap, title=title, title_justify="left"

@@ -17,7 +17,7 @@ from aiperf_svc.domain.number_text import number
 
 SHOWN_TABLES = 2
 SHOWN_ROWS = 12
-"""Rows of a table by size; of a longer one every second, third, … is shown, and the last."""
+"""Maximum rows of a table by size; longer tables show every second, third, … and the last row."""
 SHOWN_FAILURES = 8
 
 
@@ -51,7 +51,7 @@ def _title(run: ToolResult) -> str:
 
 
 def _metrics(run: ToolResult) -> Table:
-    # The average, least and most of one value are equal.
+    # The average, minimum and maximum of one value are equal.
     names = ("avg", "min", "max") if any(each.count > 1 for each in run.metrics) else ("value",)
     rows = []
     for metric in run.metrics:
@@ -63,7 +63,7 @@ def _metrics(run: ToolResult) -> Table:
 
 
 def _print_matrix(metric: MetricResult, console: Console) -> None:
-    """The headline by pair of nodes, where there are several."""
+    """Print the headline metric by pair of nodes, if there are several nodes."""
     pairs = metric.by_pair()
     if len(pairs) < 2:
         return
@@ -84,7 +84,7 @@ def _table(each: StepTable) -> Table:
         for name, unit in columns
     ]
     table = text_table(heads, _thinned(rows), texts=())
-    # Where there are many columns, their names take several lines.
+    # If there are many columns, their names wrap.
     for column in table.columns:
         column.vertical = "bottom"
     table.columns[0].no_wrap = True

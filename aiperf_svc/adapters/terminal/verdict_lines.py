@@ -1,4 +1,4 @@
-"""Lines about the verdict and the objectives of benchmarks, and their tables, on a terminal."""
+"""Lines and tables about verdicts and objectives of benchmarks, for a terminal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,12 +14,12 @@ from aiperf_svc.domain.number_text import exact, number, quantity
 from aiperf_svc.domain.shown_table import ShownTable
 
 MOST_ROWS = 40
-"""Most rows of a table of results."""
+"""Maximum number of rows in a table of results."""
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
 
 def print_objectives(objectives: Sequence[ObjectiveResult], console: Console) -> None:
-    """Print a table of all objectives, and why some do not hold."""
+    """Print a table of all objectives, and the reasons why some do not hold."""
     rows = [
         (
             Text(f"{_OUTCOMES[each.outcome][0]} {each.outcome}", style=_OUTCOMES[each.outcome][1]),
@@ -39,7 +39,7 @@ def print_objectives(objectives: Sequence[ObjectiveResult], console: Console) ->
 
 
 _OUTCOMES = {"held": ("✓", "green"), "missed": ("✗", "bold red"), "not judged": ("!", "yellow")}
-"""The mark and the style of each outcome."""
+"""Mark and style of each outcome."""
 
 
 def print_verdict(
@@ -74,10 +74,10 @@ def print_tables(tables: Iterable[ShownTable], console: Console) -> None:
 
 
 def print_text(console: Console, text: str | Text, style: str | None = None) -> None:
-    """Print a line: between words a terminal breaks it, and in a file it stays whole."""
+    """Print a line. A terminal breaks it between words; in a file it stays whole."""
     console.print(text, style=style, soft_wrap=not console.is_terminal, markup=False)
 
 
 def indented(text: Text, columns: int) -> Padding:
-    """A text whose lines are all indented by this number of columns."""
+    """Return a text with all lines indented by this number of columns."""
     return Padding(text, (0, 0, 0, columns), expand=False)

@@ -1,5 +1,4 @@
-"""Reads the settings, metrics, tags and files that trackers receive from the folder of a finished
-run."""
+"""Reads settings, metrics, tags and files for trackers from the folder of a finished run."""
 
 import json
 import re
@@ -30,16 +29,16 @@ _UNSENT: Final = ("endpoint.headers.", "endpoint.tls.ca", "endpoint.api_key_env"
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedFolder:
-    """A run as a tracker files it."""
+    """A run in the form that trackers store."""
 
     folder: Path
     name: str
     """Name of the folder."""
     run_id: str
     params: dict[str, str]
-    """Keys of the config that are set, dotted, as text."""
+    """Keys of the config that are set, dotted, with values as text."""
     metrics: dict[str, float]
-    """`time_to_first_token.p99`; a single number has no statistic."""
+    """`time_to_first_token.p99`; single numbers have no statistic."""
     tags: dict[str, str]
     was_cancelled: bool
     ended_ms: int
@@ -52,7 +51,7 @@ class FinishedFolder:
 
 
 def read_finished(folder: Path) -> FinishedFolder:
-    """Read a folder. Raises EnvironmentProblem if it has no results that can be read."""
+    """Read a folder. Raises EnvironmentProblem if it has no readable results."""
     path = find_results(folder)
     if path is None:
         raise EnvironmentProblem(f"{folder}: no run; expected {' or '.join(FILES)} in it")
@@ -82,7 +81,7 @@ def read_finished(folder: Path) -> FinishedFolder:
 
 def _params(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     parts = {key: value for key, value in config.items() if key not in _LEFT_OUT}
-    # A list is sent as a whole, or not at all if it holds a secret.
+    # A list is sent as a whole, or not at all if it contains a secret.
     secret = {each.partition("[")[0] for each in secret_paths(parts, "")}
     for key, value in flat(parts).items():
         is_hidden = key.startswith(_UNSENT) or key in secret or f".{key}" in secret

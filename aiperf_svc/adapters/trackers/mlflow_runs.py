@@ -1,4 +1,4 @@
-"""Files a finished run in MLflow, by its own client."""
+"""Logs a finished run to MLflow with its own client."""
 
 import os
 import re
@@ -18,20 +18,20 @@ METRICS_AT_ONCE: Final = 1_000
 """Limits of one request to MLflow."""
 LONGEST_NAME: Final = 250
 LONGEST_VALUE: Final = 6_000
-"""Characters of a parameter that MLflow takes."""
+"""Maximum length of a parameter in MLflow."""
 _NOT_IN_NAMES: Final = re.compile(r"[^\w.\- ]")
-"""Characters that it refuses in the name of a parameter: bodies of requests have keys such as
+"""Characters that MLflow refuses in the name of a parameter. Request bodies have keys such as
 `$schema`."""
 _SETTINGS: Final = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Defaults of the library's environment variables. Short, because the results wait for it."""
+"""Defaults of the library's environment variables. They are short, because the results wait."""
 
 
 def send(finished: FinishedFolder, into: Mlflow) -> str:
-    """Make a run with everything in it; return where it is. Raises EnvironmentProblem."""
+    """Create a run with all data; return its location. Raises EnvironmentProblem."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -56,7 +56,7 @@ def send(finished: FinishedFolder, into: Mlflow) -> str:
             is_whole = True
         finally:
             if not is_whole:
-                # MLflow shows a run that was not ended as running.
+                # MLflow shows a run without an end as running.
                 with suppress(MlflowException, OSError):
                     client.set_terminated(run_id, "FAILED")
         client.set_terminated(run_id, "KILLED" if finished.was_cancelled else "FINISHED")

@@ -1,5 +1,5 @@
-"""Sends a finished run to each tracker that its config names. The libraries are optional: a run
-without a tracker neither needs nor imports them."""
+"""Sends a finished run to each tracker in its config. The libraries are optional: a run without a
+tracker does not import them."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ AGAIN = "`aiperf-svc track FOLDER` sends what is missing"
 
 
 def problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what is missing for the trackers of a config: its key and a text for each."""
+    """Return the problems of a config's trackers, as pairs of a key and a text."""
     found = []
     for name in ("mlflow", "wandb"):
         if getattr(artifacts, name) is not None and find_spec(name) is None:
@@ -40,10 +40,10 @@ def problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[tuple[str
 
 def send(folder: Path, artifacts: Artifacts) -> list[str]:
     """Send a run, or each trial of an experiment that has results, to the trackers that do not have
-    it; return where they are. Raises EnvironmentProblem that names the trackers which did not take
-    it; the others have it."""
+    it; return the locations. Raises EnvironmentProblem with the trackers that failed; the others
+    have the run."""
     sent: list[str] = []
-    # The output of the libraries is not part of the results.
+    # Keep the libraries' output out of the results.
     with redirect_stdout(sys.stderr):
         for each in _runs(folder):
             failed = [
@@ -69,7 +69,7 @@ def send(folder: Path, artifacts: Artifacts) -> list[str]:
 
 
 def _trackers(artifacts: Artifacts) -> Iterator[tuple[str, Callable[[FinishedFolder], str]]]:
-    """Yield the name of each tracker and project, and what sends a run there."""
+    """Yield the name of each tracker and project, and a function that sends a run to it."""
     if (mlflow := artifacts.mlflow) is not None:
         from aiperf_svc.adapters.trackers import mlflow_runs
 
@@ -91,21 +91,21 @@ def _runs(folder: Path) -> list[Path]:
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A run that a tracker has taken whole."""
+    """A run that a tracker has received completely."""
 
     into: str
     """The tracker, and the project or experiment there."""
     run_id: str
     """Id of the run that was measured."""
     where: str
-    """The run in the tracker, as it is printed."""
+    """Location of the run in the tracker, as printed."""
 
 
 class SentRecord:
     """The record of one run's folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises EnvironmentProblem if there is a record that cannot be read."""
+        """Raises EnvironmentProblem if the record cannot be read."""
         self.path = folder / NAME
         try:
             self._sent = msgspec.json.decode(self.path.read_bytes(), type=list[Sent])
@@ -117,12 +117,11 @@ class SentRecord:
             ) from error
 
     def find(self, into: str, run_id: str) -> str | None:
-        """Return where a tracker has the run; None if it does not have it."""
+        """Return the location of the run in a tracker; None if the tracker does not have it."""
         found = (each.where for each in self._sent if (each.into, each.run_id) == (into, run_id))
         return next(found, None)
 
     def add(self, into: str, run_id: str, where: str) -> None:
-        """Record that a tracker has the run. Raises EnvironmentProblem for a failure of the
-        disk."""
+        """Record that a tracker has the run. Raises EnvironmentProblem if that fails."""
         self._sent.append(Sent(into, run_id, where))
         write_file(self.path, lambda: msgspec.json.format(msgspec.json.encode(self._sent)))

@@ -1,4 +1,4 @@
-"""Files a finished run in Weights & Biases, by its own library."""
+"""Logs a finished run to Weights & Biases with its own library."""
 
 import os
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from aiperf_svc.domain.foreign_text import one_line
 KEY_VARIABLE: Final = "WANDB_API_KEY"
 MODE_VARIABLE: Final = "WANDB_MODE"
 CONNECT_S: Final = 30.0
-"""Longest wait for the service: results wait for it."""
+"""Timeout of the service: the results wait for it."""
 
 
 def lacks_key(environ: Mapping[str, str]) -> bool:
-    """Return whether the library would ask for a key, since it is to send and has none."""
+    """Return whether the library would prompt for a key: it is online and has none."""
     is_online = environ.get(MODE_VARIABLE, "online") == "online"
     return is_online and not environ.get(KEY_VARIABLE)
 
 
 def send(finished: FinishedFolder, into: Wandb) -> str:
-    """Make a run with everything in it; return where it is. Its local files are in the artifact
-    folder, where `wandb sync` finds those of an offline run. Raises EnvironmentProblem."""
+    """Create a run with all data; return its location. Its local files are in the artifact folder,
+    where `wandb sync` finds those of an offline run. Raises EnvironmentProblem."""
     if lacks_key(os.environ):
         raise EnvironmentProblem(f"{KEY_VARIABLE} is not set in the environment")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -63,5 +63,5 @@ def send(finished: FinishedFolder, into: Wandb) -> str:
 
 
 def _short(tags: Mapping[str, str]) -> list[str]:
-    """Return tags as words, which the service limits to 64 characters."""
+    """Return tags as `key:value`, shortened to the service's limit of 64 characters."""
     return [f"{name.partition('.')[2]}:{value}"[:64] for name, value in tags.items()]

@@ -1,9 +1,9 @@
-"""Posts the result of a finished command to a URL: state, verdict, exit code, key figures and the
-comparison with the run before, as JSON. The key `text` has all of it in a few lines, which chats
-show.
+"""Posts the result of a finished command to a URL as JSON: state, verdict, exit code, key figures
+and the comparison with the previous run. The key `text` has a summary in a few lines for chat
+tools.
 
-The value of the secret header, and the URL if it is itself a secret, come from the environment. No
-message repeats either: a URL is named by its host.
+The value of the secret header comes from the environment, and so does the URL if it is a secret. No
+message repeats either of them: messages contain only the host of the URL.
 """
 
 import http.client
@@ -47,15 +47,15 @@ SECRET_VARIABLE: Final = "AIPERF_WEBHOOK_SECRET"
 SCHEMA: Final = "webhook/1"
 ATTEMPTS: Final = 3
 TIMEOUT_S: Final = 10.0
-"""Longest time of one attempt."""
+"""Timeout of one attempt."""
 PAUSE_S: Final = 2.0
-"""Time between two attempts."""
+"""Interval between attempts."""
 _URL: Final = re.compile(
     r"https?://(\[[0-9a-f:.]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?)(:\d{1,5})?([/?][!-~]*)?",
     re.ASCII | re.IGNORECASE,
 )
-"""Without a user and a password: the library's message about them would quote the password. Its
-exception for a label of a host that is empty or longer is not an OSError."""
+"""Excludes a user and password, which the library's error message would quote, and host labels that
+are empty or too long, for which it raises no OSError."""
 
 
 class End(NamedTuple):
@@ -80,16 +80,16 @@ class DeliveredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     delta: float | None
     word: str
     node: str = ""
-    """Of a check of a qualification."""
+    """Name of the check, in a qualification."""
 
 
 class Compared(NamedTuple):
-    """What is posted about a comparison."""
+    """The posted part of a comparison."""
 
     judgement: str
     rows: tuple[DeliveredRow, ...]
     lines: tuple[str, ...]
-    """The rows for people."""
+    """The rows as text."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: str = SCHEMA
     text: str
-    """All of it in a few lines."""
+    """A summary in a few lines."""
     name: str
     """Name of the benchmark."""
     stack: str | None
@@ -111,13 +111,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float]
     """Key figures: `time_to_first_token.p99`."""
     base: str | None
-    """The run that it is compared with."""
+    """The run to which it is compared."""
     judgement: str | None
     """worse, not judged, or not worse; None without a comparison."""
     rows: tuple[DeliveredRow, ...]
-    """Rows of the comparison that count; of two qualifications, those that changed."""
+    """Relevant rows of the comparison; for two qualifications, the changed ones."""
     not_compared: str | None
-    """Why there is no comparison."""
+    """Reason why there is no comparison."""
 
 
 def _url_of(webhook: Webhook, environ: Mapping[str, str]) -> str:
@@ -125,7 +125,7 @@ def _url_of(webhook: Webhook, environ: Mapping[str, str]) -> str:
 
 
 def problem(webhook: Webhook, environ: Mapping[str, str]) -> str:
-    """Return what is missing to call the webhook; empty if nothing is."""
+    """Return the reason why the webhook cannot be called; empty if it can."""
     url = _url_of(webhook, environ)
     if not url:
         return f"no url, and {URL_VARIABLE} is not set in the environment"
@@ -139,8 +139,8 @@ def problem(webhook: Webhook, environ: Mapping[str, str]) -> str:
 
 
 def delivery(end: End, artifacts: Artifacts) -> Delivery:
-    """Return what is posted about a finished command. Raises nothing: a comparison that fails is
-    part of it."""
+    """Return the content to post about a finished command. Does not raise: a failed comparison
+    becomes part of the content."""
     result, found, base, why, reason = end.results, None, None, None, end.reason
     if not reason and isinstance(result, ExperimentResult) and result.qualification is not None:
         reason = result.qualification.result
@@ -189,8 +189,7 @@ def _line(row: ComparisonRow) -> str:
 
 
 def _figures(results: Results | None) -> dict[str, float]:
-    """Return the headline of a run; of an experiment, nothing: it has one for each of its
-    trials."""
+    """Return the headline figures of a run; empty for an experiment, whose trials have them."""
     if not isinstance(results, RunResult):
         return {}
     found = {
@@ -204,7 +203,7 @@ def _figures(results: Results | None) -> dict[str, float]:
 
 
 def deliver(content: Delivery, webhook: Webhook) -> str:
-    """Post the content and return the host that took it. Raises EnvironmentProblem."""
+    """Post the content and return the host that received it. Raises EnvironmentProblem."""
     if missing := problem(webhook, os.environ):
         raise EnvironmentProblem(missing)
     url = _url_of(webhook, os.environ)
@@ -232,16 +231,16 @@ def deliver(content: Delivery, webhook: Webhook) -> str:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Follows no redirection: the secret header is for one host."""
+    """Follows no redirects: the secret header is meant for one host."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
 
 
 def compared_with_before(folder: Path, end: End, artifacts: Artifacts) -> tuple[str, Compared]:
-    """Compare the results in a folder with those that `artifacts.webhook.compare_with` names, else
-    with the last ones of the same benchmark, of the same target or cluster, in the bucket of
-    `artifacts.s3`. Returns the base too. Raises AiperfError."""
+    """Compare the results in a folder with the run in `artifacts.webhook.compare_with`, else with
+    the last run of the same benchmark and the same target or cluster in the bucket of
+    `artifacts.s3`. Return the base too. Raises AiperfError."""
     base = artifacts.webhook.compare_with if artifacts.webhook is not None else None
     if base is not None and not base.startswith(SCHEME):
         return base, compare_folders(Path(base), folder)
@@ -270,8 +269,8 @@ def compared_with_before(folder: Path, end: End, artifacts: Artifacts) -> tuple[
 
 
 def last_before(runs: Iterable[BucketRun], name: str, uploaded_to: str) -> BucketRun | None:
-    """Return the last whole run of a benchmark in a bucket before the one at `uploaded_to`. Names
-    of runs are sorted by time."""
+    """Return the last complete run of a benchmark in a bucket before the one at `uploaded_to`.
+    Names of runs sort by time."""
     own = [
         each
         for each in runs

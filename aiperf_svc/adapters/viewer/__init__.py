@@ -1,1 +1,1 @@
-"""Pages in a browser over the finished runs below a folder."""
+"""Browser pages about the finished runs below a folder."""

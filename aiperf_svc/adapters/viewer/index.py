@@ -1,4 +1,4 @@
-"""Finds the results below a folder, and what the list of them shows of each."""
+"""Finds the results below a folder and summarises each for the list."""
 
 import contextlib
 import os
@@ -23,35 +23,35 @@ from aiperf_svc.domain.number_text import quantity
 from aiperf_svc.protocol.run_states import RunState
 
 DEPTH = 4
-"""Deepest folders in which results are looked for, below the given one."""
+"""Maximum depth of the search for results below the given folder."""
 NUMBERS = 3
-"""Most headline values of a run in the list."""
+"""Maximum number of headline values of a run in the list."""
 _STAMP = re.compile(r"-(\d{8}T\d{6})Z(-\d+)?$")
-"""The time in the names of artifact folders."""
+"""Timestamp in the names of artifact folders."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the list: one run, one experiment, or several targets or clusters at once."""
 
     id: str
-    """Its folder, relative to the one that is viewed; `.` for that one itself."""
+    """Its folder, relative to the viewed folder; `.` for the viewed folder itself."""
     kind: str
     """`inference` or the kind of a tool; `experiment`, `qualification`; `clusters` or `targets`."""
     name: str = ""
     model: str = ""
     target: str = ""
     when_wall_ns: int = 0
-    """When the load of a run began, or the command of the others."""
+    """Start of a run's load; for other kinds, start of the command."""
     verdict: str = ""
     """`valid`, `degraded`, `invalid`, or `mixed` for an experiment whose trials differ."""
     slo: str = ""
     numbers: tuple[str, ...] = ()
     problem: str = ""
-    """Why it cannot be read."""
+    """Reason why it cannot be read."""
 
 
 class Index:
-    """The results below a folder. What has not changed since the last look is not read again."""
+    """The results below a folder. Unchanged files are not read again."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -64,13 +64,13 @@ class Index:
             try:
                 changed_ns = file.stat().st_mtime_ns
             except OSError:
-                continue  # It was removed just now.
+                continue  # removed in the meantime
             id_ = file.parent.relative_to(self.root).as_posix()
             before = self._known.get(id_)
             if before is None or before[0] != changed_ns:
                 before = changed_ns, read_entry(id_, file)
             known[id_] = before
-        # At once: another request may look at the same time.
+        # Update at once: another request may read the index at the same time.
         self._known = known
         entries = (entry for _, entry in known.values())
         return sorted(entries, key=lambda each: (-each.when_wall_ns, each.id))
@@ -85,8 +85,8 @@ class Index:
 
 
 def _results(root: Path) -> Iterator[Path]:
-    """Yield the file with the results of each run, experiment or joint result. Those that belong to
-    an experiment or a joint result are not looked for, and symbolic links are not followed."""
+    """Yield the file with the results of each run, experiment or joint result. Runs inside an
+    experiment or a joint result are skipped, and symbolic links are not followed."""
     for place, folders, files in os.walk(root):
         folder = Path(place)
         found = next((name for name in (EXPERIMENT, JOINT_FILE, *FILES) if name in files), None)
@@ -98,7 +98,7 @@ def _results(root: Path) -> Iterator[Path]:
 
 
 def read_entry(id_: str, file: Path) -> Entry:
-    """Read one entry; one that cannot be read has a problem."""
+    """Read one entry; an unreadable one has a problem."""
     try:
         if file.name == EXPERIMENT:
             return _experiment(id_, file.parent)
@@ -168,9 +168,9 @@ def _best(result: ExperimentResult) -> list[str]:
 
 
 def _begin(file: Path) -> int:
-    """Return the time in the name of a file's folder, else when the file was written."""
+    """Return the time in the name of a file's folder, or else the file's modification time."""
     if (found := _STAMP.search(file.parent.name)) is not None:
-        with contextlib.suppress(ValueError):  # The digits need not be a time.
+        with contextlib.suppress(ValueError):  # the digits may not be a time
             begin = datetime.strptime(found[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
             return int(begin.timestamp()) * 10**9
     return file.stat().st_mtime_ns
@@ -206,7 +206,7 @@ def _joint(id_: str, file: Path) -> Entry:
 
 
 def _target(config: dict[str, object]) -> dict[str, str]:
-    """Return model and address of the endpoint in a config; nothing for a tool."""
+    """Return the model and address of the endpoint in a config; empty for a tool."""
     endpoint = config.get("endpoint")
     if not isinstance(endpoint, dict):
         return {}
@@ -216,5 +216,5 @@ def _target(config: dict[str, object]) -> dict[str, str]:
 
 
 def choices(entries: Sequence[Entry], name: str) -> list[str]:
-    """Return the different values of a field, in order, for a list to choose from."""
+    """Return the distinct values of a field, in order, for a drop-down list."""
     return sorted({getattr(entry, name) for entry in entries} - {""})

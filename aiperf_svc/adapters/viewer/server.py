@@ -1,8 +1,8 @@
-"""Makes the viewer's pages, the list and what is made of chosen runs, and serves them to a browser
-on this machine.
+"""Serves the viewer's pages (the list of results, and views of selected runs) to a browser on this
+machine.
 
-Every address begins with a random token, so that neither other users of the machine nor pages of
-other sites can read anything. Nothing is written, and pages can load nothing from elsewhere.
+Every address starts with a random token, so neither other users of the machine nor pages of other
+sites can read anything. The viewer writes nothing, and its pages cannot load external resources.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from aiperf_svc.domain.number_text import number
 
 REPORT = "report.html"
 _ENVIRONMENT = environment("aiperf_svc.adapters.viewer")
-# Names of files may be any bytes.
+# File names may contain any bytes.
 _quoted = partial(quote, errors="surrogateescape")
 _ENVIRONMENT.filters["path"] = _quoted
 _LIST = _ENVIRONMENT.get_template("list.html")
@@ -60,7 +60,7 @@ def list_page(root: Path, entries: Sequence[Entry]) -> bytes:
 
 
 def compare_page(folders: Sequence[Path]) -> bytes:
-    """Compare two folders, of which the first is the base. Raises ConfigError and Incomparable."""
+    """Compare two folders; the first is the base. Raises ConfigError and Incomparable."""
     found, groups = compare_folders(folders, with_curves=True)
     return page.render(found, groups, curves_of(folders))
 
@@ -77,7 +77,7 @@ def curves_page(folders: Sequence[Path]) -> bytes:
 
 
 def history_page(folders: Sequence[Path]) -> bytes:
-    """Show the usual metric of runs over time. Raises ConfigError and Incomparable."""
+    """Show the default metric of runs over time. Raises ConfigError and Incomparable."""
     return history_views.render_page(history(read_runs(folders), "", tolerance=TOLERANCE))
 
 
@@ -102,13 +102,13 @@ def files_page(title: str, folder: Path) -> bytes:
 
 
 def error_page(text: str) -> bytes:
-    """Say why there is no such page."""
+    """Render a page with the reason of an error."""
     return document("Error", [Header("Not possible", []), Box("invalid", text)])
 
 
 HOST = "127.0.0.1"
 MOST = 200
-"""Most runs of a history."""
+"""Maximum number of runs in a history."""
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -120,9 +120,9 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _SANDBOX = f"{_POLICY}; sandbox allow-scripts allow-downloads"
-"""Of files: a page among them may come from elsewhere, and must not act as the viewer."""
+"""Policy for files: a page among them may be foreign, and must not act as the viewer."""
 _TYPES = {".html": "text/html", ".json": "application/json", ".parquet": "application/octet-stream"}
-"""Types of files; all others are plain text."""
+"""Content types of files; all others are plain text."""
 
 
 class Viewer:
@@ -130,8 +130,9 @@ class Viewer:
         self._index, self._token = Index(root), token
 
     async def serve(self, port: int, ready: Callable[[str], None]) -> None:
-        """Serve until cancelled, and tell the address when it can be opened, in a thread: a browser
-        that is started waits for the page. Port 0 takes a free one. Raises EnvironmentProblem."""
+        """Serve until cancelled. When the page is available, call `ready` with its address in a
+        thread, because a browser that it starts waits for the page. Port 0 uses a free port. Raises
+        EnvironmentProblem."""
         app = web.Application(middlewares=[self._guarded])
         add = app.router.add_get
         add("/{token}/", self._list)
@@ -180,7 +181,7 @@ class Viewer:
     async def _chosen(
         self, render: Callable[[Sequence[Path]], bytes], request: web.Request
     ) -> web.Response:
-        """Render the folders of a request, the oldest first: the list has the newest first. Raises
+        """Render the folders of a request, oldest first: the list has the newest first. Raises
         FileNotFoundError."""
         chosen = request.query.getall("run", [])[:MOST]
         return await _page(render, [self._index.folder(each) for each in chosen][::-1])

@@ -27,14 +27,13 @@ from aiperf_svc.plan.topology import LOCAL_USERS_PER_WORKER, RESERVED_FDS
 
 FLAGS = ("--streaming", "--isl", "50", "--num-dataset-entries", "200", "--ui", "none", "--json")
 USERS = 200
-"""In closed loop; more where more workers share them."""
+"""Users in closed loop; more if several workers share them."""
 STEPS = (0.25, 0.5, 0.75)
 """Open-loop rates to try, as shares of one worker's closed-loop rate."""
 LAG_LIMIT_MS = 5.0
-"""A worker whose schedule lag's p99 stays below this carries the rate."""
+"""A worker sustains a rate if the p99 of its schedule lag stays below this."""
 LEAST_STEP = 0.25
-"""Share of the closed-loop rate that is assumed if every step is late: what a client on busy cores
-can send."""
+"""Share of the closed-loop rate to assume if every step is late, as on busy cores."""
 TOKENS = 100
 LONGEST_S = 30.0
 
@@ -54,7 +53,7 @@ def calibrate(args: argparse.Namespace) -> int:
                 found = _measure(server.url, load)
                 lag = (found.get("schedule_lag") or {}).get("p99") or 0.0
                 steps.append(LagStep(rate, lag, found["aiperf_svc"]["verdict"]))
-        # With two cores or fewer the plan gives one worker, which was just measured.
+        # With two cores or fewer the plan has one worker, which was just measured.
         whole = max(worker, _rate_of_all(int(cores))) if cores > 2 else worker
         with running(MockServerConfig(tokens=TOKENS)) as server:
             found = _measure(server.url, ("--concurrency", "100", "--duration", "3s"))
@@ -95,8 +94,8 @@ def calibrate(args: argparse.Namespace) -> int:
 
 
 def _rate_of_all(cores: int) -> float:
-    """Measure workers on half of the cores, and a process of the server for each of them: a single
-    one would be the limit. Raises EnvironmentProblem, MockServerError."""
+    """Measure workers on half of the cores. The server gets a process for each of them, because a
+    single process would be the limit. Raises EnvironmentProblem, MockServerError."""
     half = cores // 2
     users = max(USERS, LOCAL_USERS_PER_WORKER * half)
     with running(MockServerConfig(tokens=1, processes=half)) as server:
@@ -104,7 +103,7 @@ def _rate_of_all(cores: int) -> float:
 
 
 def _measure(url: str, load: tuple[str, ...]) -> dict[str, Any]:
-    """Results of one run of `profile`. Raises EnvironmentProblem when it has none."""
+    """Return the results of one run of `profile`. Raises EnvironmentProblem if it has none."""
     with tempfile.TemporaryDirectory(prefix="aiperf-calibrate-") as folder:
         command = (
             *(*OWN_PROGRAM, "profile", "--url", url),

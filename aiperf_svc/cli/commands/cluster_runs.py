@@ -1,4 +1,4 @@
-"""`profile --kubernetes` and `run`: a stack that is created, measured and removed."""
+"""`profile --kubernetes` and `run`: create, measure and remove a stack."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from aiperf_svc.runner.stack.request import StackRequest
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Name a flag that has no effect on a stack. Raises ConfigError for one that is refused."""
+    """Print a note about a flag without effect. Raises ConfigError for an invalid one."""
     if args.verbose:
         text = "no effect on a stack, whose logs are in logs/ of its results"
         print(f"note: --verbose: {text}", file=sys.stderr)
@@ -25,17 +25,17 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _check_trackers(request: StackRequest) -> None:
-    """Raise ConfigError if this machine cannot send the results where the config asks for it."""
+    """Raise ConfigError if this machine cannot send the results to the config's trackers."""
     for problem in tracker_problems(request.config.artifacts, os.environ):
         raise ConfigError(f"{problem.key}: {problem.text}")
 
 
 def run_flags(args: argparse.Namespace) -> int:
-    """Run the benchmark of the flags of `profile` in a new stack; the exit code."""
+    """Run the benchmark of the flags of `profile` in a new stack; return the exit code."""
     _check_flags(args)
     draft = read_flags(args)
     if args.kubernetes_namespace is not None:
-        # Whether it exists is checked in the cluster.
+        # The cluster decides whether it exists.
         where = {"name": args.kubernetes_namespace, "mode": "create"}
         put(draft.data, "deployment.namespace", where)
         draft.names["deployment.namespace.name"] = "--kubernetes-namespace"
@@ -46,7 +46,7 @@ def run_flags(args: argparse.Namespace) -> int:
 
 
 def run_stack_file(args: argparse.Namespace) -> int:
-    """Run the benchmark of a stack file in its cluster or clusters; the exit code."""
+    """Run the benchmark of a stack file in its cluster or clusters; return the exit code."""
     draft = read_stack_draft(args)
     _check_flags(args)
     request = committed_request(draft, args)

@@ -36,7 +36,7 @@ from aiperf_svc.runner.stack.request import CONTEXT, IMAGE
 
 
 def check_cluster(args: argparse.Namespace) -> int:
-    """Check, and print a table."""
+    """Run the checks, and print a table."""
     report = signals.run(_check(args))
     code = _exit_code(report, is_strict=args.strict)
     left = report.left
@@ -93,8 +93,8 @@ def _print(report: ClusterReport) -> None:
 
 
 async def _all(requests: list[GarbageRequest]) -> Collected:
-    """Remove what each request names, one cluster after the other. A cluster that cannot be reached
-    is reported, and the others follow."""
+    """Carry out the requests, one cluster after the other. A cluster that cannot be reached is
+    reported and does not stop the others."""
     if not any((requests[0].stacks, requests[0].context, requests[0].kubeconfig)):
         return await collect_everywhere(requests[0])
     done = Collected()
@@ -109,7 +109,7 @@ async def _all(requests: list[GarbageRequest]) -> Collected:
 
 
 def gc(args: argparse.Namespace) -> int:
-    """Remove, and print what is left."""
+    """Remove the stacks, and print what is left."""
     stacks = [stack for name in args.stacks for stack in stacks_of(name, args)]
     request = GarbageRequest(
         stacks=tuple(stack.stack for stack in stacks if not stack.name),

@@ -1,4 +1,4 @@
-"""`compare`, `history` and `verify`: finished runs beside each other, and against rules."""
+"""`compare`, `history` and `verify`: finished runs compared with each other and with rules."""
 
 import argparse
 import sys
@@ -37,7 +37,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Compare and print, and judge with `--fail-on`."""
+    """Compare the runs, print the result, and judge it with `--fail-on`."""
     if len(args.folders) == 2 and not args.to and all(map(is_qualification, args.folders)):
         return _compare_nodes(args)
     found, groups = compare_folders(
@@ -53,7 +53,7 @@ def compare(args: argparse.Namespace) -> int:
         curves = curves_of([*args.folders, *(args.to or ())])
         write_file(args.html, lambda: page.render(found, groups, curves))
     _print(found, args)
-    code, reason = _judged(found) if args.fail_on else (ExitCode.OK, "")
+    code, reason = _fail_on_code(found) if args.fail_on else (ExitCode.OK, "")
     if args.junit is not None:
         junit_file.write_cases(args.junit, junit_file.comparison_cases(found), code, reason)
     if reason:
@@ -76,15 +76,15 @@ def _compare_nodes(args: argparse.Namespace) -> int:
 
 
 def read_tolerance(text: str) -> float:
-    """Return the share that `--tolerance` gives. Raises ConfigError."""
+    """Parse the share of `--tolerance`. Raises ConfigError."""
     try:
         return parse_share(text)
     except ValueError as error:
         raise ConfigError(f"--tolerance: {text!r}: {error}") from error
 
 
-def _judged(found: Comparisons) -> tuple[ExitCode, str]:
-    """Return the exit code of `--fail-on`, and why the comparison was not judged."""
+def _fail_on_code(found: Comparisons) -> tuple[ExitCode, str]:
+    """Return the exit code of `--fail-on`, and the reason why the comparison was not judged."""
     if found.is_worse:
         return ExitCode.WORSE, ""
     if not found.is_judged:
@@ -98,7 +98,7 @@ def _judged(found: Comparisons) -> tuple[ExitCode, str]:
 
 def _print(found: Comparisons, args: argparse.Namespace) -> None:
     if args.json:
-        # Without parameters there is one comparison, and no combinations to name.
+        # Without parameters there is one comparison without a name.
         content = found if found.groups[0].name or found.skipped else found.groups[0]
         print_json(content)
         return
@@ -110,7 +110,7 @@ def _print(found: Comparisons, args: argparse.Namespace) -> None:
 
 
 def history(args: argparse.Namespace) -> int:
-    """Read the runs, find the changes, print and write."""
+    """Read the runs, find the changes, and print and write them."""
     with local_folders(args.folders) as names:
         refuse_joint(names)
         named = {

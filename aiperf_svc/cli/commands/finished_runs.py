@@ -1,4 +1,4 @@
-"""`export`, `upload`, `track` and `view`: what is done with the folders of finished runs."""
+"""`export`, `upload`, `track` and `view`: work with the folders of finished runs."""
 
 import argparse
 import asyncio
@@ -98,7 +98,7 @@ def _write_for_others(args: argparse.Namespace) -> int:
 
 
 def upload(args: argparse.Namespace) -> int:
-    """Upload the missing files and print their address."""
+    """Upload the missing files and print their URL."""
     folder: Path = args.folder
     manifest = read_manifest(folder)
     config = read_draft_of_run(args, folder, flags=UPLOAD_FLAGS).parse()
@@ -121,7 +121,7 @@ def upload(args: argparse.Namespace) -> int:
 
 
 def track(args: argparse.Namespace) -> int:
-    """Send the run and print its address."""
+    """Send the run and print its location."""
     artifacts = read_draft_of_run(args, args.folder, flags=TRACK_FLAGS).parse().artifacts
     if artifacts.mlflow is None and artifacts.wandb is None:
         raise ConfigError(
@@ -148,22 +148,22 @@ def view(args: argparse.Namespace) -> int:
 
         try:
             asyncio.run(Viewer(args.folder, secrets.token_urlsafe(24)).serve(args.port, ready))
-        except KeyboardInterrupt:  # also for SIGTERM, see `__main__`
+        except KeyboardInterrupt:  # also raised on SIGTERM, see `__main__`
             print(file=sys.stderr)
     return 0
 
 
 def _folder_of_browsers() -> TemporaryDirectory[str]:
-    """Make a folder that only this user, and a browser of a snap, can read: such a browser has a
-    /tmp of its own and reads no hidden folder of the home."""
+    """Create a folder that only this user can read, and also a browser in a snap: such a browser
+    has its own /tmp and cannot read hidden folders in the home folder."""
     with suppress(OSError, RuntimeError):
         return TemporaryDirectory(prefix="aiperf-view-", dir=Path.home())
     return TemporaryDirectory(prefix="aiperf-view-")
 
 
 def _open(url: str, private: Path) -> None:
-    """Open an address by a file that only this user can read: other users see the arguments of the
-    browser's process."""
+    """Open a URL through a file that only this user can read: other users can see the arguments of
+    the browser's process."""
     page = private / "open.html"
     page.touch(mode=0o600)
     page.write_text(

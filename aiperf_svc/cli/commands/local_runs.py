@@ -1,5 +1,4 @@
-"""Runs of flags or of a stack file on this machine. Everything is checked before anything is
-started."""
+"""Runs of flags or of a stack file on this machine. All checks come before anything is started."""
 
 import argparse
 import json
@@ -38,12 +37,12 @@ from aiperf_svc.workloads.trials import CheckedTrials
 
 
 def run_flags(args: argparse.Namespace, forks: ForkServer | None) -> int:
-    """Measure what the flags of `profile` describe; the exit code."""
+    """Run the benchmark of the flags of `profile`; return the exit code."""
     return measure(read_flags(args), args, forks)
 
 
 def run_stack_file(args: argparse.Namespace, forks: ForkServer | None) -> int:
-    """Measure what a stack file describes, with its own mock server if it has one."""
+    """Run the benchmark and mock server of a stack file; return the exit code."""
     draft = read_stack_draft(args)
     config = draft.parse()
     target, inference = config.deployment.target, config.inference
@@ -62,9 +61,9 @@ def run_stack_file(args: argparse.Namespace, forks: ForkServer | None) -> int:
             "one mock server; run it on a cluster"
         )
     if args.dry_run:
-        draft.data["endpoint"]["url"] = "http://127.0.0.1"  # Nothing is started.
+        draft.data["endpoint"]["url"] = "http://127.0.0.1"  # nothing is started
         return measure(draft, args, forks)
-    # Other runs need none of its modules.
+    # Imported here because other runs need none of its modules.
     from aiperf_svc.cli.commands.mock_runs import mock_server_of
 
     with mock_server_of(target.args) as url:
@@ -73,8 +72,9 @@ def run_stack_file(args: argparse.Namespace, forks: ForkServer | None) -> int:
 
 
 def measure(draft: Draft, args: argparse.Namespace, forks: ForkServer | None) -> int:
-    """Check everything, then measure on this machine, with services that are forks of `forks`; the
-    exit code. Raises ConfigError, and BenchmarkFailed if nothing listens at the target."""
+    """Check everything, then run the benchmark on this machine with services that are forks of
+    `forks`; return the exit code. Raises ConfigError, and BenchmarkFailed if no server listens at
+    the target."""
     options = run_options(args)
     key = take_api_key(draft, args.api_key)
     secrets = {} if key is None else {TARGET_KEY_ENV: key}
@@ -94,7 +94,7 @@ def measure(draft: Draft, args: argparse.Namespace, forks: ForkServer | None) ->
         return _show(trials, args, files)
     closed = check_listeners(each.endpoint for each in inference)
     if config.inference is not None and config.inference.events:
-        # Other runs need none of its modules.
+        # Imported here because other runs need none of its modules.
         from aiperf_svc.adapters.events.local_processes import LocalServer
 
         LocalServer(config.inference).check()
@@ -114,7 +114,7 @@ def measure(draft: Draft, args: argparse.Namespace, forks: ForkServer | None) ->
 
 
 def _show(trials: CheckedTrials, args: argparse.Namespace, files: CheckedFiles) -> int:
-    """Print the trials or targets of a config; the exit code."""
+    """Print the trials or targets of a config; return the exit code."""
     expansion = expand_local(trials.config, trials.members)
     ProcessPlacement(expansion, RunOptions()).prepare(shows_warnings=False)
     config, members, lengths = trials.config, expansion.first.trials, files.replay_ns

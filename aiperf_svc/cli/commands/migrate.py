@@ -1,4 +1,4 @@
-"""`aiperf-svc migrate`: the command line of AIPerf as one of this program."""
+"""`aiperf-svc migrate`: translates a command line of AIPerf."""
 
 import argparse
 import shlex
@@ -24,22 +24,22 @@ _SCHEDULE = {
 }
 _ENDS = {"--request-count", "--num-requests", "--benchmark-duration", "--duration"}
 _CONVERSATIONS = ("--conversation-num", "--num-conversations", "--num-sessions")
-"""Names of the number of prompts that also end AIPerf's runs."""
+"""Flags with the number of prompts that also end AIPerf's runs."""
 
 
 @dataclass
 class Migration:
-    """A command line, and what differs."""
+    """A translated command line and its differences."""
 
     arguments: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Flags that are not needed, or have another form."""
+    """Flags that are unnecessary or have another form."""
     missing: list[str] = field(default_factory=list)
     """Flags without a counterpart."""
 
     @property
     def command(self) -> str:
-        """The command line, a flag a line."""
+        """The command line, one flag per line."""
         lines = ["aiperf-svc profile"]
         for flag, values in _flags(self.arguments):
             lines.append(" ".join(["  " + flag, *map(shlex.quote, values)]))
@@ -114,8 +114,8 @@ def _words(command: Sequence[str]) -> list[str]:
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each flag with the words up to the next. `--url=a` is `--url a`; a value that begins
-    like a flag stays behind its `=`."""
+    """Yield each flag with the words up to the next flag. `--url=a` becomes `--url a`; a value that
+    starts like a flag keeps its `=`."""
     flag, values = "", list[str]()
     for word in words:
         if word.startswith("-") and not word[1:2].isdigit():
@@ -168,7 +168,7 @@ def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
 
 
 def _complete_tokenizer(migration: Migration, model: list[str], *, is_needed: bool) -> None:
-    """Add the tokenizer of the model if tokens cannot be counted without one; else add a note."""
+    """Add the tokenizer of the model if it is needed to count tokens; otherwise add a note."""
     name = " ".join(model)
     if is_needed:
         migration.arguments += ["--tokenizer", *model]
@@ -181,7 +181,7 @@ def _complete_tokenizer(migration: Migration, model: list[str], *, is_needed: bo
 
 
 def _check(migration: Migration, parser: Parser) -> None:
-    """Check the new command line as `profile` does, and list what it refuses."""
+    """Check the new command line like `profile`, and list its problems."""
     try:
         read_draft(parser.parse(migration.arguments)).parse()
     except AiperfError as error:

@@ -1,4 +1,4 @@
-"""Runs of the mock server on this machine: `bench`, and a stack file with one in its stack."""
+"""Runs of the mock server on this machine: `bench`, and stack files with a mock server."""
 
 import argparse
 import shlex
@@ -19,7 +19,7 @@ from aiperf_svc.runner.fork_server import ForkServer
 TTFT, ITL, TOKENS = "200ms", "20ms", 32
 """The pace of a small model on one GPU."""
 RAMP = "820ms"
-"""The time of one response: the users start evenly spread over it and stay so."""
+"""Duration of one response. The users start evenly spread over it and remain spread."""
 PRESET = {
     "name": "bench",
     "endpoint.url": "http://127.0.0.1",
@@ -35,7 +35,7 @@ PRESET = {
 
 
 def run_bench(args: argparse.Namespace, forks: ForkServer | None) -> int:
-    """Measure the mock server; the exit code."""
+    """Measure the mock server; return the exit code."""
     server = MockServerConfig(ttft=TTFT, itl=ITL, tokens=TOKENS)
     draft = read_draft(args, flags=BENCH_FLAGS, preset=PRESET)
     draft.parse()
@@ -46,7 +46,7 @@ def run_bench(args: argparse.Namespace, forks: ForkServer | None) -> int:
 
 @contextmanager
 def mock_server_of(arguments: Sequence[str]) -> Iterator[str]:
-    """Run the mock server of a stack on this machine; its address. Raises ConfigError."""
+    """Run the mock server of a stack on this machine and yield its URL. Raises ConfigError."""
     try:
         server = config_from_args(load_parser("mock-server").parse(arguments))
     except (MockServerConfigError, ConfigError) as error:
@@ -57,7 +57,7 @@ def mock_server_of(arguments: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def _mock_server(server: MockServerConfig, shown: str) -> Iterator[str]:
-    """Run a mock server on this machine; its address. Raises EnvironmentProblem."""
+    """Run a mock server on this machine and yield its URL. Raises EnvironmentProblem."""
     try:
         with running(server) as mock:
             print(f"mock server: {mock.url} {shown}", file=sys.stderr)

@@ -1,5 +1,5 @@
-"""Commands that only the pods of a stack execute: their settings come from the environment, which
-the stack sets. The help of users does not list them."""
+"""Commands that only the pods of a stack execute. Their settings come from the environment
+variables that the stack sets, and the user's help does not list them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ class PodCommand(NamedTuple):
 
     description: str
     entry: str
-    """Module and function. It is imported when the command is executed, so that each pod loads only
-    what it needs."""
+    """Module and function. The module is imported when the command is executed, so each pod loads
+    only what it needs."""
     choices: tuple[str, ...] = ()
-    """Values of its argument; empty if it has none."""
+    """Allowed values of its argument; empty if it has none."""
 
 
 POD_COMMANDS = {
@@ -58,7 +58,7 @@ POD_COMMANDS = {
 
 
 def run_pod_command(name: str, arguments: Sequence[str]) -> int:
-    """Execute a command; the exit code."""
+    """Execute a command; return the exit code."""
     command = POD_COMMANDS[name]
     parser = Parser(name, command.description)
     if command.choices:
@@ -70,7 +70,7 @@ def run_pod_command(name: str, arguments: Sequence[str]) -> int:
 
 
 def prepare_rank(what: str) -> int:
-    """Prepare the pod of a rank; the exit code."""
+    """Prepare the pod of a rank; return the exit code."""
     from aiperf_svc.adapters.ranks import pod_setup
 
     if what == "folder":
@@ -81,7 +81,7 @@ def prepare_rank(what: str) -> int:
 
 
 def prepare_index() -> int:
-    """Write the files that start the server of an index; the exit code."""
+    """Write the files that start the server of an index; return the exit code."""
     from aiperf_svc.adapters.jobs.index_pod import choose_shape, write_server
     from aiperf_svc.plan.index_pods import LAUNCH_DIR, server_of
 

@@ -1,4 +1,4 @@
-"""`qualify`: the limits and the baseline of its flags."""
+"""`qualify`: adds the limits and the baseline of its flags."""
 
 import argparse
 from pathlib import Path

@@ -32,7 +32,7 @@ def status(args: argparse.Namespace) -> int:
     def show(stack: NamedStack, status: Status) -> None:
         if args.json:
             named = {"name": stack.name} if stack.name else {}
-            # The dataset is JSON already, which only an encoder takes.
+            # The dataset is already JSON, which only an encoder accepts.
             content = {**named, **msgspec.json.decode(msgspec.json.encode(status))}
             print(msgspec.json.encode(content).decode(), flush=True)
             return
@@ -63,7 +63,7 @@ def results(args: argparse.Namespace) -> int:
         commands = "; ".join(f"aiperf-svc results {stack.stack}" for stack in stacks)
         raise ConfigError(f"{args.stack} has one stack for each shape: {commands}")
     if len(stacks) > 1:
-        return _of_all(stacks, args)
+        return _results_of_all(stacks, args)
 
     async def fetched(stack: NamedStack) -> RunOutcome:
         async with _attached(stack) as attached:
@@ -76,7 +76,7 @@ def results(args: argparse.Namespace) -> int:
     return int(outcome.exit_code)
 
 
-def _of_all(stacks: list[NamedStack], args: argparse.Namespace) -> int:
+def _results_of_all(stacks: list[NamedStack], args: argparse.Namespace) -> int:
     folder = folders.make_dated_folder(args.artifact_dir, args.stack)
 
     async def fetched(stack: NamedStack) -> JointRun:

@@ -1,7 +1,7 @@
-"""`profile`, `run`, `qualify` and `bench`: whether they run on this machine or on a cluster.
+"""`profile`, `run`, `qualify` and `bench`: choose between this machine and a cluster.
 
-The process whose forks are the services is started first. It imports the services while this one
-imports the models, so the modules that do the work are imported after that, by functions.
+The process from which services are forked is started first. It imports the services while this
+process imports the models, so functions import the modules that do the work later.
 """
 
 import argparse
@@ -18,7 +18,7 @@ def profile(args: argparse.Namespace) -> int:
         from aiperf_svc.cli.commands import cluster_runs
 
         return cluster_runs.run_flags(args)
-    if given := _given(args, "kubernetes_namespace", *CLUSTER_ONLY):
+    if given := _set_flags(args, "kubernetes_namespace", *CLUSTER_ONLY):
         raise ConfigError(f"{given}: only for a run in a cluster; add --kubernetes or leave it out")
     with fork_server.starting(is_needed=not args.dry_run) as forks:
         from aiperf_svc.cli.commands import local_runs
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         from aiperf_svc.cli.commands import cluster_runs
 
         return cluster_runs.run_stack_file(args)
-    if given := _given(args, *CLUSTER_ONLY):
+    if given := _set_flags(args, *CLUSTER_ONLY):
         raise ConfigError(f"{given}: only for a cluster; leave out --local or this flag")
     with fork_server.starting(is_needed=not args.dry_run) as forks:
         from aiperf_svc.cli.commands import local_runs
@@ -54,13 +54,13 @@ def qualify(args: argparse.Namespace) -> int:
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure the mock server, which runs during this call only."""
+    """Measure the mock server, which runs only during this call."""
     with fork_server.starting() as forks:
         from aiperf_svc.cli.commands import mock_runs
 
         return mock_runs.run_bench(args, forks)
 
 
-def _given(args: argparse.Namespace, *names: str) -> str:
-    """Return those of the flags that the command line has."""
+def _set_flags(args: argparse.Namespace, *names: str) -> str:
+    """Return the names of these flags that are set on the command line."""
     return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(args, name))

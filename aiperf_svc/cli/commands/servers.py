@@ -10,8 +10,8 @@ from aiperf_svc.mock_server.processes import MockServerError, serve
 
 
 def mock_server(args: argparse.Namespace) -> int:
-    """Serve until told to stop."""
-    # The server collects garbage. A callback of the collector would lose a signal that comes then.
+    """Serve until the process is stopped."""
+    # The server collects garbage. A collector callback would lose a signal that arrives during it.
     resume_collector()
     try:
         serve(config.config_from_args(args))
@@ -23,7 +23,7 @@ def mock_server(args: argparse.Namespace) -> int:
 
 
 def nvml_exporter(args: argparse.Namespace) -> int:
-    """Serve the page until the process is told to stop."""
+    """Serve the page until the process is stopped."""
     from aiperf_svc.adapters.telemetry.nvml import NvmlError, NvmlGpus, serve
 
     try:

@@ -1,4 +1,4 @@
-"""`aiperf-svc service`: the command of each process of a local run and of each pod."""
+"""`aiperf-svc service`: runs services in a process of a local run or in a pod."""
 
 import argparse
 import logging
@@ -11,7 +11,7 @@ from aiperf_svc.protocol.services import Service
 
 
 def service(args: argparse.Namespace) -> int:
-    """Run until the run has ended. An unexpected error goes into the log of the process or pod."""
+    """Run until the run has ended. Unexpected errors are logged by the process or pod."""
     if args.forks is not None:
         from aiperf_svc.services.forks import become_ordered
 

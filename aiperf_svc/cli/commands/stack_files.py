@@ -86,7 +86,7 @@ PASSED = (
     *("AIPERF_IMAGE", "AIPERF_WORKLOAD_IMAGE"),
     *("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"),
 )
-"""Variables that are not secret and that the runner gets as they are here."""
+"""Non-secret variables that the runner gets with their current values."""
 
 
 def schedule(args: argparse.Namespace) -> int:
@@ -114,7 +114,7 @@ async def _apply(request: StackRequest, objects: list[dict[str, object]]) -> lis
 
 
 def _check_settings(request: StackRequest) -> None:
-    """Raise ConfigError for keys, and files, that are for the machine of a user."""
+    """Raise ConfigError for keys and files that exist only on a user's machine."""
     given = request.settings.get("config", {})
     for key in ("aiperf:clusters", "aiperf:kubeconfig", "aiperf:context"):
         if key in given:
@@ -155,15 +155,15 @@ def _schedule(request: StackRequest, args: argparse.Namespace) -> Schedule:
         backend=args.state,
         secret=args.secret or f"aiperf-{request.stack}",
         namespace=args.namespace or deployment.namespace.name or "aiperf",
-        # Each shape may wait for room before its stack is there.
+        # Each shape may wait for room before its stack is created.
         longest_s=seconds(footprint.time_ns + deployment.wait_for_room * len(request.shapes)),
         environ={name: os.environ[name] for name in PASSED if os.environ.get(name)},
     )
 
 
 def _runner_image(services: str) -> str:
-    """Return the image of the runner beside an image of the services. A digest is not that of
-    another image."""
+    """Return the runner's image for an image of the services. The digest is dropped, because it
+    belongs to the other image."""
     name, at, _ = services.partition("@")
     folder, slash, last = name.rpartition("/")
     base, colon, tag = last.partition(":")
@@ -173,7 +173,7 @@ def _runner_image(services: str) -> str:
 
 
 def validate(args: argparse.Namespace) -> int:
-    """Check each of them, and print the result."""
+    """Check each file, and print the result."""
     names = args.configs or sorted(str(path) for path in STACKS.glob("Pulumi.*.yaml"))
     if not names:
         raise ConfigError(f"no stack files in {STACKS}/; name a file")
@@ -216,7 +216,7 @@ def _check_stack(path: Path, checked: CheckedTrials) -> None:
 
 
 def init(args: argparse.Namespace) -> int:
-    """Write it."""
+    """Write the project."""
     stacks = list(dict.fromkeys(args.stack or [FIRST_STACK]))
     files = project_files(stacks, json_schema("stack"))
     write_project(args.folder, files)

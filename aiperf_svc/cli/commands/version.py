@@ -6,7 +6,7 @@ from aiperf_svc import __version__
 
 
 def version(args: argparse.Namespace) -> int:
-    """Print it."""
+    """Print the version."""
     if not args.json:
         print(__version__)
         return 0

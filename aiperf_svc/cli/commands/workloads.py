@@ -1,4 +1,4 @@
-"""`aiperf-svc workloads`: the kinds of workloads, and the keys of each."""
+"""`aiperf-svc workloads`: lists the kinds of workloads and the keys of each."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ from aiperf_svc.workloads.tool import ToolWorkload, default_image
 
 
 def workloads(args: argparse.Namespace) -> int:
-    """Print the list, or one kind."""
+    """Print the list, or describe one kind."""
     described = [describe(tool(args.kind))] if args.kind else list(_all())
     if args.json:
         content: Any = described[0] if args.kind else described
@@ -36,7 +36,7 @@ def workloads(args: argparse.Namespace) -> int:
 
 
 def _all() -> Iterator[dict[str, Any]]:
-    """Every kind. One whose package cannot be imported is named on standard error."""
+    """Yield every kind. A kind whose package cannot be imported is reported on standard error."""
     for kind in kinds():
         try:
             yield describe(tool(kind))

@@ -78,14 +78,14 @@ def migrate(parser: argparse.ArgumentParser) -> None:
 
 def mock_server(parser: argparse.ArgumentParser) -> None:
     """Serve synthetic tokens at a fixed pace, as an OpenAI-compatible server."""
-    # The other commands of this module need nothing of it.
+    # Imported here because the other commands of this module do not need it.
     from aiperf_svc.mock_server.config import add_arguments
 
     add_arguments(parser)
 
 
 EXPORTER_PORT = 9400
-"""Port of dcgm-exporter, whose metrics the page has."""
+"""Port of dcgm-exporter, whose metrics names the page uses."""
 
 
 def nvml_exporter(parser: argparse.ArgumentParser) -> None:
@@ -151,5 +151,5 @@ def service(parser: argparse.ArgumentParser) -> None:
         "records-manager, worker or record-processor. Default: AIPERF_SERVICE, separated by "
         "commas.",
     )
-    # For `runner.fork_server` only.
+    # Only for `runner.fork_server`.
     parser.add_argument("--forks", type=int, help=argparse.SUPPRESS)

@@ -1,8 +1,8 @@
-"""The collector of an experiment in Jobs: lets their indexes run, receives what each has measured,
-and serves the whole as one run, as a records manager does.
+"""The collector of an experiment in Jobs: runs the indexes of the Jobs, receives their results, and
+serves the whole as one run, like a records manager.
 
-`core/experiments/fan_out.py` decides; this carries it out. What it has received is in its folder,
-so that it continues after a restart of its container.
+`core/experiments/fan_out.py` decides; this service carries its decisions out. Received data is
+stored in its folder, so it continues after a restart of its container.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, url_of_api
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobPods, JobShares, absent_job
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
-from aiperf_svc.adapters.results_api.run_api import Told
+from aiperf_svc.adapters.results_api.run_api import RunnerMessage
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.atomic_files import write_file
@@ -52,14 +52,14 @@ from aiperf_svc.services.serving import serve_results
 from aiperf_svc.workloads.shapes import index_shapes
 
 POLL_S = 1.0
-"""Seconds between two looks at the Jobs."""
+"""Seconds between checks of the Jobs."""
 OUT_OF_TIME = f"deployment.ttl is over in {COLLECTION_S} s: trials that have not ended are not run"
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectorPlace:
-    """The settings of a collector, from the environment of its pod."""
+    """The settings of a collector, from the environment variables of its pod."""
 
     context: RunContext
     jobs: tuple[JobShapes, ...]
@@ -82,7 +82,7 @@ async def _run(place: CollectorPlace) -> None:
 
 
 def read_place(environ: Mapping[str, str]) -> CollectorPlace:
-    """Read where this collector runs. Raises ConfigError, EnvironmentProblem."""
+    """Read the settings of this collector. Raises ConfigError, EnvironmentProblem."""
     context = read_context(environ)
     try:
         named = json.loads(environ["AIPERF_JOBS"])
@@ -104,7 +104,7 @@ def read_place(environ: Mapping[str, str]) -> CollectorPlace:
 
 class Collector:
     def __init__(self, place: CollectorPlace) -> None:
-        """Raises ConfigError if what is in its folder cannot be read."""
+        """Raises ConfigError if its folder cannot be read."""
         context = self._context = place.context
         self._jobs, self._cluster = place.jobs, place.cluster
         config = context.config
@@ -131,16 +131,16 @@ class Collector:
         )
         self._job_pods = JobPods(unplaced_s=config.deployment.ready_timeout / 1e9)
         self._cancelled = context.state / "cancelled"
-        """File with the reason of a cancel: a restarted collector continues with it."""
+        """File with the reason of a cancellation; a restarted collector continues with it."""
         self._jobs_file = context.state / "jobs.json"
-        """Names of the Jobs that have existed. With it, a restarted collector recognizes that a
-        missing Job was deleted."""
+        """File with the names of the Jobs that have existed, by which a restarted collector
+        recognises that a missing Job was deleted."""
         self._present: set[str] = set()
-        """Their names."""
-        self._asks_mono_s = 0.0
-        """When the end of the stack's time to live is read from the cluster again."""
+        """The names in that file."""
+        self._next_ttl_check_mono_s = 0.0
+        """Time at which the end of the stack's time to live is read from the cluster again."""
         self._reported: set[str] = set()
-        """Pods that have reported their own end."""
+        """Pods that have reported their end."""
         self._ended = asyncio.Event()
         self._results: ExperimentResult | None = None
         self._lock = asyncio.Lock()
@@ -187,7 +187,7 @@ class Collector:
         self._progress.changes.note()
 
     async def _collect(self, ended: IndexEnded, folder: Path) -> bool:
-        """Record the end of an attempt; return whether the outcome of its shape is known."""
+        """Record the end of an attempt; return whether the shape now has an outcome."""
         async with self._lock:
             shape, reason = ended.shape, one_line(ended.reason)
             self._progress.running.pop(shape, None)
@@ -198,7 +198,7 @@ class Collector:
                 await asyncio.to_thread(self._attempts.set_aside, shape, folder)
                 self._carry_out(self._machine.handle(ShapeTried(shape, reason)))
                 return False
-            # One that was stopped keeps the trials that have ended, and has not failed.
+            # A stopped shape keeps its finished trials, and has not failed.
             failure = "" if ended.is_tried_again else reason
             await asyncio.to_thread(self._attempts.collect, shape, folder)
             if failure and not self._progress.is_cancelling:
@@ -215,12 +215,12 @@ class Collector:
         self._carry_out(self._machine.handle(ShapeEnded(shape, has_failed)))
 
     def _count(self, shape: int) -> bool:
-        """Count the trials of a shape that have ended; return whether one has failed."""
+        """Count the finished trials of a shape; return whether one has failed."""
         return self._progress.count(self._trials.rows_of(shape))
 
     async def _restore(self) -> None:
-        """Read what this collector had before its container restarted, and begin. Raises
-        ConfigError, EnvironmentProblem."""
+        """Read the data from before a restart of this container, and continue. Raises ConfigError,
+        EnvironmentProblem."""
         self._carry_out(self._machine.begin())
         if self._jobs_file.exists():
             self._present |= set(json.loads(self._jobs_file.read_bytes()))
@@ -242,7 +242,7 @@ class Collector:
         last_error = ""
         while not self._progress.is_settled:
             try:
-                await self._look()
+                await self._check_jobs()
                 last_error = ""
             except EnvironmentProblem as error:
                 if str(error) != last_error:
@@ -254,12 +254,12 @@ class Collector:
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _look(self) -> None:
-        """Look at all Jobs and their pods once. Raises EnvironmentProblem."""
-        await self._look_at_time()
+    async def _check_jobs(self) -> None:
+        """Check all Jobs and their pods once. Raises EnvironmentProblem."""
+        await self._check_time_left()
         await self._shares.apply()
         pods = await asyncio.to_thread(self._cluster.pods)
-        seen = [await self._see(job.name, pods) for job in self._jobs]
+        seen = [await self._read_job(job.name, pods) for job in self._jobs]
         released, progress = self._shares.released, self._progress
         async with self._lock:
             found = self._job_pods.handle(pods, released, now_s=time.monotonic())
@@ -280,16 +280,16 @@ class Collector:
             if progress.failed > failed:
                 await asyncio.to_thread(self._trials.write_progress)
 
-    async def _look_at_time(self) -> None:
+    async def _check_time_left(self) -> None:
         """End the experiment while there is time to collect it. Raises EnvironmentProblem."""
-        if self._asks_mono_s > time.monotonic() or self._machine.is_ending:
+        if self._next_ttl_check_mono_s > time.monotonic() or self._machine.is_ending:
             return
         left_s = await asyncio.to_thread(self._cluster.left_s) - COLLECTION_S
-        self._asks_mono_s = time.monotonic() + left_s
+        self._next_ttl_check_mono_s = time.monotonic() + left_s
         if left_s <= 0:
             self._carry_out(self._machine.handle(OutOfTime(OUT_OF_TIME)))
 
-    async def _see(self, name: str, pods: Sequence[Json]) -> JobSeen:
+    async def _read_job(self, name: str, pods: Sequence[Json]) -> JobSeen:
         """Return the state of a Job. Raises EnvironmentProblem."""
         found = await asyncio.to_thread(self._cluster.see, name)
         if found is None:
@@ -301,7 +301,8 @@ class Collector:
         return found
 
     async def _apply_last_shares(self) -> None:
-        """Set what the cluster has not taken: after the last look, a Job may still make pods."""
+        """Set the parallelism that the cluster has not accepted: after the last check, a Job may
+        still create pods."""
         try:
             await self._shares.apply()
         except EnvironmentProblem as error:
@@ -322,7 +323,7 @@ class Collector:
         self._progress.changes.note()
 
     def _fail(self, shape: int, reason: str) -> None:
-        """Keep the trials of a shape that have ended, and let the others fail."""
+        """Keep the finished trials of a shape, and let the others fail."""
         try:
             self._attempts.collect(shape)
         except AiperfError as error:
@@ -349,14 +350,14 @@ class Collector:
     # --- what the API asks for -------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Return how far the experiment is."""
+        """Return the progress of the experiment."""
         return self._progress.status(time.monotonic())
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
         await self._progress.changes.wait(after, timeout_s)
 
     def cancel(self, reason: str) -> None:
-        """Start no further index, and end the running ones, which send their ended trials."""
+        """Start no more indexes, and end the running ones, which send their finished trials."""
         if not self._progress.is_cancelling and not self._progress.state.is_final:
             self._progress.is_cancelling = True
             try:
@@ -365,12 +366,12 @@ class Collector:
                 log.error("%s", error)
             self._carry_out(self._machine.handle(Cancelled(reason)))
 
-    def tell(self, told: Told) -> None:
-        """Do nothing: indexes have no common start, no events, and one server in each pod."""
+    def handle_message(self, message: RunnerMessage) -> None:
+        """Do nothing: indexes have no common start or events, and a server in each pod."""
 
     def collected(self) -> None:
-        """Let this process end: it is not needed any more."""
-        # A pod whose process ends is started again; it stays until the stack is removed.
+        """Let this process end, because it is no longer needed."""
+        # Kubernetes would restart a container that ends, so it runs until the stack is removed.
 
     def results(self) -> ExperimentResult | None:
         return self._results

@@ -1,4 +1,4 @@
-"""Counts the ended trials of an experiment in Jobs, and makes its status."""
+"""Counts the ended trials of an experiment in Jobs, and builds its status."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ class FanOutProgress:
         self.state, self.reason = RunState.PROFILING, ""
         self.is_cancelling = False
         self.running: dict[int, str] = {}
-        """Pod of each shape that is measured."""
+        """Pod of each shape that is being measured."""
         self.failed = 0
         """Number of trials that have failed."""
         self.artifact_error = self.uploaded_to = ""
         self.is_settled = False
-        """Whether the files of the experiment are written, or cannot be."""
+        """Whether the files of the experiment are written, or cannot be written."""
         self.has_summary = False
         self._rows: deque[ShownTrial] = deque(maxlen=SHOWN_ROWS)
         self._counted: set[int] = set()
         self._earlier = 0
-        """Number of trials that had ended before this process began."""
+        """Number of trials that ended before this process started."""
         self.changes = StatusChanges()
 
     def count(self, rows: Sequence[TrialRow]) -> bool:
-        """Count trials that have ended, each once; return whether one of them has failed."""
+        """Count ended trials, each once; return whether one of them has failed."""
         for each in rows:
             if each.number not in self._counted:
                 self._counted.add(each.number)
@@ -41,7 +41,7 @@ class FanOutProgress:
         return any(map(_has_failed, rows))
 
     def end_earlier(self) -> None:
-        """Count all trials so far as measured before this process began."""
+        """Count all trials so far as measured before this process started."""
         self._earlier = len(self._counted)
 
     def status(self, now_mono_s: float) -> Status:

@@ -1,9 +1,9 @@
 """Worker of a benchmark on ranks: carries out the orders of the schedule in its rank.
 
 A courier never decides what runs or when. It prepares a step, starts its commands at the due time,
-waits for their end, counts what the rank's interfaces and its container did meanwhile, and sends
-the output of the commands to the record processor. Its status is sent again and again, as orders
-are, so that a lost message causes only a short delay.
+waits for their end, reads the counters of the rank's interfaces and container, and sends the
+commands' output to the record processor. Its status is sent repeatedly, as orders are, so a lost
+message only causes a short delay.
 """
 
 import asyncio
@@ -78,12 +78,12 @@ class Courier(BaseService):
         self._files: dict[str, bytes] = {}
         self._step: StepCommands | None = None
         self._stage: StepStage | None = None
-        """The latest stage of the step that has begun."""
+        """The latest stage of the step that has started."""
         self._done: StepStage | None = None
-        """The latest stage of the step whose work is done."""
+        """The latest finished stage of the step."""
         self._wanted: asyncio.Queue[StepOrder] = asyncio.Queue()
         self._launched: dict[str, str] = {}
-        """Command that runs for another rank, to its launch."""
+        """Launches of commands that run for another rank, by command."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
         self._traffic: Traffic | None = None
@@ -118,13 +118,13 @@ class Courier(BaseService):
         assert isinstance(reply, RankFiles)
         self._files = reply.files
         if not place.is_container:
-            # In a pod the init container has made it, and the loop may already run there.
+            # In a pod, the init container has created it, and the loop may already run there.
             await asyncio.to_thread(make_folder, place.folder)
-            # A command may leave daemons, in groups of their own.
+            # A command may leave daemons with their own process groups.
             adopt_orphans(True)
         self._shell = RankShell(place.folder, on_started=self._on_started, on_ended=self._on_ended)
-        self._launches = LaunchRequests(place.folder, self._on_launch_asked)
-        # In a pod, the image of the rank's container may be pulled when the courier already runs.
+        self._launches = LaunchRequests(place.folder, self._on_launch_request)
+        # In a pod, the image of the rank's container may still be pulled when the courier starts.
         longest_s = max(READY_S, self.context.ranks.deployment.ready_timeout / 1e9)
         await self._shell.open(starts_loop=not place.is_container, longest_s=longest_s)
         await self._check_tools()
@@ -229,7 +229,7 @@ class Courier(BaseService):
             return
         self._stage = order.stage
         if order.stage is StepStage.FINISH and self._running is not None:
-            # Only an abort comes while commands run. It ends the wait for the step.
+            # Only an abort arrives while commands run. It ends the wait for the step.
             self._running.cancel()
         self._wanted.put_nowait(order)
 
@@ -286,7 +286,7 @@ class Courier(BaseService):
         )
 
     def _progress(self, step: StepCommands) -> str:
-        """Return the progress of the commands, by their latest line that reports it."""
+        """Return the progress of the commands, from their latest progress line."""
         config = self.context.ranks
         workload = tool_of(config)
         texts = (workload.progress(config, line) for line in step.last_lines())
@@ -294,8 +294,8 @@ class Courier(BaseService):
             if text := next(filter(None, texts), ""):
                 return text
         except Exception:
-            # The reader may be of another package. If the line matters, it fails the step when all
-            # output is read.
+            # The parser may belong to a third-party package. If the line matters, it fails the step
+            # when all output is parsed.
             return ""
         return self._traffic.text() if workload.shows_traffic and self._traffic else ""
 
@@ -303,7 +303,7 @@ class Courier(BaseService):
         await self._returns.send(encode(message))
 
     async def _finish(self, step: StepCommands, order: StepOrder) -> None:
-        """End the step, and send all its output and last the courier's own report."""
+        """End the step, and send all its output followed by the courier's own report."""
         number = 0
         try:
             assert self._shell is not None
@@ -315,7 +315,7 @@ class Courier(BaseService):
                 await self._send_piece(step, number, piece)
                 number += 1
         except Exception as error:
-            # The report follows nevertheless: without it, the step would have no record.
+            # Send the report nevertheless: without it, the step would have no record.
             self._note_failure(step, order, error)
         estimate = self._clock.at(read_clocks())
         report = RankReport(
@@ -359,11 +359,11 @@ class Courier(BaseService):
         elif self._step is not None:
             self._step.on_ended(command, exit_code, wall_ns)
 
-    def _on_launch_asked(self, launch: Launch) -> None:
+    def _on_launch_request(self, launch: Launch) -> None:
         step = self._step.plan.number if self._step else 0
         name = f"{self._rank}-{launch.number}"
-        asked = LaunchRequested(*self.header, step, name, launch.address, launch.command)
-        self._spawn(self._return(asked))
+        request = LaunchRequested(*self.header, step, name, launch.address, launch.command)
+        self._spawn(self._return(request))
 
     def _launch(self, ordered: CommandLaunched) -> None:
         """Run a command for another rank. It ends with the step at the latest."""
@@ -384,7 +384,7 @@ class Courier(BaseService):
                 raise OSError(f"{command} left no output")
             output = paths[0].read_bytes(), paths[1].read_bytes()
         except OSError as error:
-            # As ssh reports an error of its own. Without a reply, the other rank would wait.
+            # As ssh reports its own errors. Without a reply, the other rank would wait.
             exit_code, output = 255, (b"", f"rank {self._rank}: {error}\n".encode())
         await self._return(LaunchEnded(*self.header, launch, exit_code, *output))
 

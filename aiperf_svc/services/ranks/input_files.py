@@ -16,7 +16,7 @@ from aiperf_svc.workloads.registry import tool_of
 
 
 class InputFiles(BaseService):
-    """Makes the files once and sends them to each courier on request."""
+    """Creates the files once and sends them to each courier on request."""
 
     service = Service.DATASET_MANAGER
 
@@ -33,5 +33,5 @@ class InputFiles(BaseService):
         is_known = isinstance(message, RankFilesRequested)
         if not is_known:
             self.log.warning("no response for %s", type(message).__name__)
-        # A REP socket must reply; an empty message means that there is none.
+        # A REP socket must reply; an empty message means that there are no files.
         await self._socket.send(self._files if is_known else b"")

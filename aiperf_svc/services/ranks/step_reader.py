@@ -1,8 +1,7 @@
-"""Record processor of a benchmark on ranks: collects the output of the ranks for a step, and parses
-it.
+"""Record processor of a benchmark on ranks: collects the ranks' output of a step and parses it.
 
-Every piece is passed on to the records manager, which keeps the raw output; it is parsed when the
-last piece of the last rank has arrived.
+Every piece is passed on to the records manager, which stores the raw output. The output is parsed
+when the last piece of the last rank has arrived.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from aiperf_svc.workloads.gathering import GatheredStep
 
 
 class StepReader(BaseService):
-    """Turns output into readings."""
+    """Parses output into readings."""
 
     service = Service.RECORD_PROCESSOR
 
@@ -35,7 +34,7 @@ class StepReader(BaseService):
         self.address = bus.advertised(self._raw)
         self._steps: dict[int, GatheredStep] = {}
         self._lost: set[int] = set()
-        self._look_again = asyncio.Event()
+        self._roster_changed = asyncio.Event()
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [receive_each(self._raw, self._handle_output), self._conclude_after_losses()]
@@ -43,7 +42,7 @@ class StepReader(BaseService):
     async def _handle_output(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id or not isinstance(message, StepOutput):
             return
-        # Before parsing, so that the raw output is kept even if it cannot be parsed.
+        # Before parsing, so the raw output is kept even if it cannot be parsed.
         await self._records.send(encode(message))
         step = self._steps.setdefault(message.step, GatheredStep(message.step))
         step.add(message)
@@ -55,22 +54,22 @@ class StepReader(BaseService):
             if member.lost and member.service is Service.WORKER:
                 self._lost.add(rank_number(member.id))
         if self._steps:
-            self._look_again.set()
+            self._roster_changed.set()
 
     async def _conclude_after_losses(self) -> None:
         while True:
-            await self._look_again.wait()
-            self._look_again.clear()
+            await self._roster_changed.wait()
+            self._roster_changed.clear()
             for step in list(self._steps.values()):
                 await self._conclude(step)
 
     async def _conclude(self, step: GatheredStep) -> None:
-        is_here = self._steps.get(step.number) is step  # Another task may have concluded it.
+        is_here = self._steps.get(step.number) is step  # another task may have concluded it
         if not is_here or not step.is_complete(self._lost):
             return
         del self._steps[step.number]
-        # Large output takes seconds, and a processor without heartbeats for so long is lost. What
-        # they report makes the records manager wait for the record.
+        # Parsing large output takes seconds, and a processor without heartbeats for that long
+        # counts as lost. The reported text makes the records manager wait for the record.
         self.progress_text = f"reads the output of step {step.number}"
         finished = await asyncio.to_thread(step.finish, self.context.ranks)
         self.progress_text = ""

@@ -1,5 +1,4 @@
-"""Records manager of a benchmark on ranks: keeps the raw output, computes the results, and serves
-them."""
+"""Records manager of a benchmark on ranks: stores raw output, computes and serves results."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -33,8 +32,8 @@ from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 
 PROGRESS_S = 0.5
 MISSING_S = 15.0
-"""While draining, missing pieces count as lost when none has arrived, and no output was read, for
-this long."""
+"""While draining, missing pieces count as lost when no piece has arrived and no output was parsed
+for this long."""
 
 
 class StepsProgress(BaseProgress):
@@ -132,7 +131,7 @@ class StepResults(ResultsService[StepsProgress]):
     # --- the end ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Wait for the records of all ended attempts, except those whose ranks were all lost."""
+        """Wait for the records of all ended attempts, except attempts whose ranks were all lost."""
         self._last_arrival_mono_ns = mono_ns()
         while (
             self._progress is None
@@ -183,7 +182,7 @@ class StepResults(ResultsService[StepsProgress]):
 
     @property
     def _unrecorded(self) -> str:
-        """Return what went wrong in attempts without a record; empty if all have one."""
+        """Return the problems of attempts without a record; empty if all have one."""
         progress = self._progress
         if progress is None or len(self._steps) >= progress.attempts:
             return ""

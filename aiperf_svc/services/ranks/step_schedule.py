@@ -1,8 +1,8 @@
-"""Timing manager of a benchmark on ranks: runs the steps in their order.
+"""Timing manager of a benchmark on ranks: runs the steps in order.
 
 `workloads/step_machine.py` decides what happens when. This service reports events and the time to
-it, and sends the orders that it returns. It also forwards the commands that a rank starts on
-another rank, as `mpirun` does.
+it, and sends the orders that it returns. It also forwards commands that a rank starts on another
+rank, like `mpirun`.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from aiperf_svc.workloads.step_machine import (
 from aiperf_svc.workloads.steps import Rank
 
 LOOK_S = 0.25
-"""Longest time between two checks of the time."""
+"""Longest interval between checks of the time."""
 
 
 class StepSchedule(BaseService):
@@ -56,10 +56,10 @@ class StepSchedule(BaseService):
         self._orders = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
         self._returns = bus.bind(zmq.PULL, Port.CREDIT_RETURN)
         self._attached: dict[int, tuple[RankAttached, bytes]] = {}
-        """Rank to the latest status of its courier, and the courier's identity on the socket."""
+        """The latest status of each rank's courier, and the courier's identity on the socket."""
         self._machine: StepMachine | None = None
         self._launches: dict[str, int] = {}
-        """Launch to the rank that requested it."""
+        """The requesting rank of each launch."""
         self._has_news = asyncio.Event()
         self._infos: tuple[RankInfo, ...] = ()
         self._attempts = self._silent = 0
@@ -139,14 +139,14 @@ class StepSchedule(BaseService):
         )
         return next(ranks, None)
 
-    async def _launch(self, rank: int, asked: LaunchRequested) -> None:
-        found = [n for n, (each, _) in self._attached.items() if each.address == asked.address]
+    async def _launch(self, rank: int, request: LaunchRequested) -> None:
+        found = [n for n, (each, _) in self._attached.items() if each.address == request.address]
         if not found:
-            reason = f"no rank has the address {asked.address}".encode()
-            await self._send(rank, LaunchEnded(*self.header, asked.launch, 255, b"", reason))
+            reason = f"no rank has the address {request.address}".encode()
+            await self._send(rank, LaunchEnded(*self.header, request.launch, 255, b"", reason))
             return
-        self._launches[asked.launch] = rank
-        ordered = CommandLaunched(*self.header, asked.step, asked.launch, asked.command)
+        self._launches[request.launch] = rank
+        ordered = CommandLaunched(*self.header, request.step, request.launch, request.command)
         await self._send(found[0], ordered)
 
     async def _send(self, rank: int, message: Message) -> None:
@@ -158,7 +158,7 @@ class StepSchedule(BaseService):
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            # It is gone; the worker manager notices its missing heartbeats.
+            # It has disconnected; the worker manager notices its missing heartbeats.
             self.log.warning("no courier %s", identity.decode())
 
     def on_roster(self, roster: RosterPublished) -> None:

@@ -29,15 +29,15 @@ EVENTS: list[dict[str, Any]] = [
     {"at": "132s", "do": "drain", "duration": "3s"},
 ]
 PROOFS = {
-    "delete-pod": "instead",
-    "evict": "instead",
-    "restart": "instead",
-    "scale": "3 pods exist; 2 again after it",
+    "delete-pod": "replaced by ",
+    "evict": "replaced by ",
+    "restart": "replaced by ",
+    "scale": "3 pods exist; 2 again afterwards",
     "kill": "restartCount is higher",
-    "stall": "state T in /proc/PID/stat; continued after it",
-    "cut": "connections from a worker are dropped; accepted after it",
+    "stall": "state T in /proc/PID/stat; continued afterwards",
+    "cut": "connections from a worker are dropped; accepted afterwards",
     "cpu": "busy loops used ",
-    "drain": "uncordoned after it",
+    "drain": "uncordoned afterwards",
 }
 WAIT_S = 120.0
 

@@ -150,7 +150,7 @@ def test_next_runner_needs_no_force_after_a_kill(
         assert out.endswith("done\n"), f"{moment}: {errors}"
         seen.update(
             word
-            for word in ("removing the lock", "not written to its end", "waiting for the Pulumi")
+            for word in ("removing the lock", "incomplete", "waiting for the Pulumi")
             if word in errors
         )
         assert ended_all(tmp_path), f"{moment}: processes are still running"

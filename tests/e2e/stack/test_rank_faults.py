@@ -150,7 +150,7 @@ def test_killed_container_of_a_rank_fails_its_step(cluster: Cluster, runner: Run
     pod = f"rank-{runner.name}-0"
     outcome = happen(runner, lambda _: kill_beside_its_command(cluster, pod, LOOP))
     assert outcome.ended.code == ExitCode.BENCHMARK_FAILED
-    assert "the rank's container was ended and started again" in outcome.problem
+    assert "the rank's container was restarted" in outcome.problem
     (kept,) = runner.artifacts.glob("*/raw/001-command/rank-0/command-0/stdout")
     assert kept.read_text() == "partial\n"
     assert pod in outcome.evidence("containers.txt")

@@ -26,7 +26,7 @@ def test_results_stay_in_the_cluster_without_disk_space(
     printed = json.loads(ended.out)
     assert ended.code == ExitCode.ERROR, ended.errors
     assert (printed["state"], printed["kept"]) == ("done", True)
-    assert "MiB of results are still to come" in printed["artifact_error"]
+    assert "MiB of results remain" in printed["artifact_error"]
     assert f"aiperf-svc results {runner.name}" in ended.errors
     assert cluster.of_stack(runner.name) != []
 

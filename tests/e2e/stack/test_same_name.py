@@ -265,7 +265,7 @@ def test_gc_keeps_a_namesake_in_the_same_namespace(
     assert f"not touched: {first.name}: " in unasked.errors
     named = first.call("gc", first.name, "--yes")
     assert named.code == ExitCode.ERROR, named.errors
-    assert "another one of its name is there" in named.errors
+    assert "now contains another stack" in named.errors
     assert uids(cluster, first.name) == before
 
     assert second.call("gc", "--yes").code == ExitCode.OK

@@ -99,7 +99,7 @@ def test_stack_waits_until_others_leave_room(
     runner = make_runner()
     runner.change(in_namespace(owners_namespace, wait_for_room="4m"))
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
-        command.wait_for("waiting at most 4m until others leave it")
+        command.wait_for("waiting at most 4m for others to free it")
         assert cluster.of_stack(runner.name) == []
         cluster.kubectl("delete", "pods", "-n", owners_namespace, "-l", "app=others")
         ended = command.end()

@@ -55,7 +55,7 @@ async def test_full_disk_is_reported_before_the_fetch(
     free = len(LARGE) // 2
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
     folder = tmp_path / "fetched"
-    with pytest.raises(EnvironmentProblem, match="MiB of results are still to come"):
+    with pytest.raises(EnvironmentProblem, match="MiB of results remain"):
         await client.download_all(folder)
     assert not folder.exists()
     # Existing files need no disk space.

@@ -77,7 +77,7 @@ async def test_ready_run_accepts_a_start_near_its_time(provider: Provider, clien
     provider.now = make_status(state="ready")
     with pytest.raises(ApiRefused, match="at most a minute away"):
         await client.start(now + 61_000_000_000)
-    with pytest.raises(ApiRefused, match="trial 2 does not wait for a start; trial 1 is on"):
+    with pytest.raises(ApiRefused, match="does not wait for a start; the current trial is 1"):
         await client.start(now, trial=2)
     await client.start(now + 5_000_000_000)
     assert provider.started == [now + 5_000_000_000]

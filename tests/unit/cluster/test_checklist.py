@@ -187,7 +187,7 @@ async def test_stack_waits_until_others_leave_room() -> None:
     assert nodes.slept == 3
     (told,) = nodes.told
     assert told.state == "warning"
-    assert told.detail == "no room for target; waiting at most 1h until others leave it"
+    assert told.detail == "no room for target; waiting at most 1h for others to free it"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ async def test_deleted_pod_is_verified_by_its_successor() -> None:
     assert call.split()[1:] == [f"uid-{name[2:]}", "0"]
     assert set(cluster.selectors) == {"app in (server,other)"}
     assert report.what == f"pod {name}"
-    assert report.evidence.endswith(" instead")
+    assert report.evidence.startswith("replaced by ")
 
 
 async def test_event_proof_survives_api_server_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ async def test_protected_pod_is_a_problem() -> None:
 async def test_drained_node_is_uncordoned() -> None:
     report, cluster = await carry_out({"do": "drain", "duration": "1ms"})
     assert report.problem == ""
-    assert report.evidence.endswith("uncordoned after it")
+    assert report.evidence.endswith("uncordoned afterwards")
     patches = [call for method, call in cluster.calls if method == "PATCH"]
     assert CORDON.key in patches[0]
     assert "'unschedulable': True" in patches[1]
@@ -227,7 +227,7 @@ async def test_failed_drain_is_uncordoned_too() -> None:
 async def test_scaled_deployment_has_its_replicas_again() -> None:
     report, cluster = await carry_out({"do": "scale", "replicas": 5, "duration": "1ms"})
     assert report.problem == ""
-    assert report.evidence == "5 pods exist; 2 again after it"
+    assert report.evidence == "5 pods exist; 2 again afterwards"
     assert len(cluster.pods) == 2
 
 
@@ -238,7 +238,7 @@ async def test_cut_policy_admits_connections_after_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(DeploymentEvents, "_connections", connections)
     report, cluster = await carry_out({"do": "cut", "duration": "1ms"})
     assert report.problem == ""
-    assert report.evidence == "connections from a worker are dropped; accepted after it"
+    assert report.evidence == "connections from a worker are dropped; accepted afterwards"
     recorded, cut, *_ = [call for _, call in cluster.calls]
     assert UNDO in recorded
     assert cut.startswith(cluster.policy)
@@ -304,7 +304,7 @@ async def test_timed_scale_keeps_the_lasting_record() -> None:
     records = scales.records
     timed = await scales.begin(3, duration="1ms")
     await scales.until_over()
-    assert (timed.report.problem, timed.report.evidence) == ("", "3 pods exist; 5 again after it")
+    assert (timed.report.problem, timed.report.evidence) == ("", "3 pods exist; 5 again afterwards")
     assert (len(scales.cluster.pods), scales.records) == (5, records)
     await scales.end_load()
     assert (len(scales.cluster.pods), scales.records) == (2, (None, None))

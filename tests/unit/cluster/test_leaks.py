@@ -197,7 +197,7 @@ async def test_failed_check_is_repeated_in_time(monkeypatch: pytest.MonkeyPatch)
         wanted = StackObjects(stack="s", namespace="n")
         return await wait_until_gone(Api().typed, wanted, timeout_s=timeout_s)
 
-    monkeypatch.setattr(leaks, "_look", look)
+    monkeypatch.setattr(leaks, "_check_once", look)
     monkeypatch.setattr(leaks, "POLL_S", 0.0)
     assert (await gone(failed, Unreachable("no response"), unlisted, timeout_s=60.0)).is_clean
     assert await gone(unlisted, timeout_s=0.0) == unlisted

@@ -12,7 +12,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     OWNER_NAMES,
     Inventory,
     compare,
-    hanging_on,
+    deleted_with,
     is_name_of,
     made_by,
     made_outside,
@@ -122,9 +122,9 @@ def test_roots_distinguish_stacks_of_one_name() -> None:
     )
     space, anchor = roots_of(objects, "bench")
     assert (space.uid, anchor.uid) == ("space", "anchor")
-    assert hanging_on((anchor,), objects) == {"anchor", "d", "p"}
+    assert deleted_with((anchor,), objects) == {"anchor", "d", "p"}
     inside = {each.uid for each in objects if each.namespace == "aiperf-bench-1"}
-    assert hanging_on((space,), objects) == {"space", *inside}
+    assert deleted_with((space,), objects) == {"space", *inside}
 
 
 def test_label_alone_does_not_make_an_object_ours() -> None:

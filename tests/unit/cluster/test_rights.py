@@ -9,7 +9,7 @@ import yaml
 
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
-    asked_rights,
+    all_rights,
     event_rights,
     granted_rights,
     judge_deadline,
@@ -48,7 +48,7 @@ def test_only_own_namespaces_need_namespace_rights() -> None:
         return {right.resource for right in rights}
 
     assert "namespaces" in kinds(needed_rights(make_plan()))
-    assert "namespaces" not in kinds(asked_rights(guest_plan()))
+    assert "namespaces" not in kinds(all_rights(guest_plan()))
 
 
 def test_optional_objects_need_rights_only_when_configured() -> None:
@@ -93,7 +93,7 @@ def test_deadline_gets_rights_on_its_budget_only() -> None:
 def test_granting_needs_the_right_or_escalate() -> None:
     plan = make_plan()
     lacking = frozenset(granted_rights(plan))
-    escalate = asked_rights(plan)[-1]
+    escalate = all_rights(plan)[-1]
     assert escalate.verb == "escalate"
     assert judge_deadline(plan, lacking | {escalate}).state == "failed"
     assert judge_deadline(plan, lacking).state == "ok"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Refused
-from aiperf_svc.adapters.cluster.preflight.rights import asked_rights, watch_rights
+from aiperf_svc.adapters.cluster.preflight.rights import all_rights, watch_rights
 from aiperf_svc.adapters.cluster.schedule import (
     Schedule,
     apply,
@@ -192,7 +192,7 @@ def test_roles_grant_all_rights_that_preflight_checks(
     planned: Callable[..., StackPlan], deployment: dict[str, Any]
 ) -> None:
     which = planned(**deployment)
-    wanted = {right for right in asked_rights(which) if right.verb != "escalate"}
+    wanted = {right for right in all_rights(which) if right.verb != "escalate"}
     config = which.config.inference
     if config is not None and config.scaling is not None:
         wanted |= {*watch_rights("serving")}

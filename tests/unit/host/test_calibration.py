@@ -66,5 +66,5 @@ def test_calibration_of_another_machine_is_ignored() -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(cache: Path) -> None:
     cache.write_text("a file")
-    with pytest.raises(EnvironmentProblem, match="XDG_CACHE_HOME names another place"):
+    with pytest.raises(EnvironmentProblem, match="set XDG_CACHE_HOME to another folder"):
         save_calibration(FOUND)

@@ -393,7 +393,7 @@ async def test_namesake_in_same_namespace_is_kept_from_pulumi(stack_run: FakeSta
     done = await stack_run.collected()
     assert (done.exit_code, done.removed) == (ExitCode.OK, {})
     (line,) = done.not_touched
-    assert line.startswith("s: stack s is gone from namespace theirs, and another one of its name")
+    assert line.startswith("s: namespace theirs now contains another stack s, which Pulumi")
     named = await stack_run.collected("s")
     assert (named.exit_code, list(named.refused)) == (ExitCode.ERROR, ["s"])
     assert (stack_run.did, stack_run.removed, stack_run.claims) == ([], [], [])
@@ -420,7 +420,7 @@ async def test_objects_of_strangers_are_kept_from_pulumi(
     made = {"type": kind, "outputs": {"metadata": metadata}}
     stack_run.state = {"deployment": {"resources": [made]}}
     done = await stack_run.collected("s")
-    assert "others have made ClusterRole/engine again" in done.refused["s"]
+    assert "ClusterRole/engine now belong to others" in done.refused["s"]
     assert (stack_run.did, stack_run.removed) == ([], [])
     role = msgspec.structs.replace(role, labels={STACK_LABEL: "s"})
     assert list((await stack_run.collected("s")).removed) == ["s"]

@@ -374,7 +374,7 @@ async def test_namespace_made_again_is_not_for_guests(
 
     assert (await recorded()).namespace == "n"
     cluster.objects["/api/v1/namespaces/n"] = {"metadata": {"name": "n", "uid": "theirs"}}
-    with pytest.raises(StackInUse, match="namespace n of stack s is gone, and another one"):
+    with pytest.raises(StackInUse, match="namespace n of stack s was replaced by another"):
         await recorded()
 
 
@@ -513,7 +513,7 @@ async def test_removal_is_refused_while_others_use_it(
     there[:] = [ANCHOR]
     guest = msgspec.structs.replace(GUEST, own=("gone",))
     for is_lost in (False, True):
-        with pytest.raises(StackInUse, match="another one of its name is there"):
+        with pytest.raises(StackInUse, match="now contains another stack"):
             await refuse_used(guest, state(), is_lost=is_lost)
     # An `up` that was refused there created nothing.
     await refuse_used(GUEST, state())

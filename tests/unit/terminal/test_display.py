@@ -47,7 +47,7 @@ def drawn(now: Status, *, width: int, title: str = "knee") -> str:
     """Return the live display on a terminal with this many columns."""
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
     display = LiveDisplay(title, TOPOLOGY, console)
-    drawing = display._drawn(now)
+    drawing = display._render(now)
     display.close()
     with console.capture() as capture:
         console.print(drawing)

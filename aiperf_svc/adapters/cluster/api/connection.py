@@ -1,7 +1,7 @@
 """Connection of the runner to a cluster's API server.
 
-kr8s reads the credentials, and aiohttp sends the requests. The reasons are in
-docs/decisions/0012-kubernetes-clients.md. Every module of this package uses it.
+kr8s reads the credentials, and aiohttp sends the requests
+(docs/decisions/0012-kubernetes-clients.md). Every module of this package uses this connection.
 """
 
 import asyncio
@@ -27,23 +27,22 @@ from aiperf_svc.domain.json_objects import Json
 _T = TypeVar("_T")
 CONNECT_S = 10.0
 RESPONSE_S = 30.0
-"""Longest time for one response; streams have none."""
+"""Timeout of one response; streams have none."""
 CONNECTIONS = 32
-"""Most connections at a time. Lists of all types are requested at once, and API servers shed
-load."""
+"""Maximum number of simultaneous connections. Lists of all types are requested at once, and API
+servers shed load."""
 MESSAGE_LIMIT = 2_000
-"""Most characters kept of the API server's message."""
+"""Maximum length of an API server's message, in characters."""
 FOREIGN_LIMIT = 80
-"""Most characters kept of a response that does not come from an API server."""
+"""Maximum length of a response that does not come from an API server, in characters."""
 ATTEMPTS = 4
 LONGEST_WAIT_S = 5.0
-"""Longest wait, in seconds, before a request that the API server refused as overloaded (429) is
-repeated."""
+"""Longest wait, in seconds, before repeating a request that was refused as overloaded (429)."""
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 MANAGER = "aiperf-svc"
-"""Owner of the fields of objects that are applied."""
+"""Field manager of server-side apply."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """Accept header for an object without its content: a Secret comes without its secrets."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -54,7 +53,7 @@ class Unreachable(EnvironmentProblem):
     """Raised when the API server does not respond, or expired credentials cannot be renewed."""
 
     is_temporary = True
-    """Whether trying again may help; the API server may have done what it was asked to do."""
+    """Whether a retry may help. The API server may have carried out the request."""
 
 
 class Refused(EnvironmentProblem):
@@ -69,7 +68,7 @@ class Refused(EnvironmentProblem):
 
     @property
     def is_temporary(self) -> bool:
-        """As of `Unreachable`: whether the API server failed."""
+        """Like `Unreachable.is_temporary`: whether the API server failed."""
         return self.status >= 500
 
 
@@ -77,8 +76,8 @@ class Cluster:
     """A cluster that responds, made by `connect`. Every method raises Refused and Unreachable."""
 
     identity: str
-    """UID of the kube-system namespace, which no other cluster has; the server's address where that
-    namespace may not be read."""
+    """UID of the kube-system namespace, which is unique to a cluster; the server's address if that
+    namespace cannot be read."""
     version: str
     """Version of the API server: `v1.34.4`."""
 
@@ -115,14 +114,15 @@ class Cluster:
         return self._decoded(await self._call("POST", path, body=body, params=params), path)
 
     async def patch(self, path: str, changes: Mapping[str, Any], **params: str) -> Json:
-        """Merge changes into an object and return it. With a `resourceVersion` in them, an object
-        that has changed since is refused (409)."""
+        """Merge changes into an object and return it. If they contain a `resourceVersion`, a change
+        to an object that has changed since is refused (409)."""
         content = await self._call("PATCH", path, body=changes, kind=MERGE_PATCH, params=params)
         return self._decoded(content, path)
 
     async def apply(self, path: str, body: Mapping[str, Any], **params: str) -> bool:
-        """Make an object as described, or change the one that is there: what an earlier call set
-        and this one does not is removed, what others set stays. Return whether it is new."""
+        """Create an object as described, or update the existing one with server-side apply: fields
+        that an earlier call set and this one omits are removed, fields of other managers stay.
+        Return whether the object is new."""
         params = {"fieldManager": MANAGER, "force": "true", **params}
         status, _ = await self._respond("PATCH", path, body=body, kind=APPLY_PATCH, params=params)
         return status == HTTPStatus.CREATED
@@ -130,7 +130,7 @@ class Cluster:
     async def delete(
         self, path: str, *, uid: str | None = None, grace_s: int | None = None
     ) -> None:
-        """Request the deletion of an object and of what it owns. With `uid`, delete only the object
+        """Request the deletion of an object and its dependents. With `uid`, delete only the object
         with that UID. A missing object is not an error."""
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body["propagationPolicy"] = "Background"
@@ -141,12 +141,12 @@ class Cluster:
         try:
             await self._call("DELETE", path, body=body)
         except Refused as error:
-            # A conflict is about the precondition: the object with that UID is gone.
+            # A conflict means that the precondition failed: the object with that UID is gone.
             if error.status != 404 and not (uid and error.status == 409):
                 raise
 
     async def text(self, path: str, **params: str) -> str:
-        """Return a plain response, such as a log."""
+        """Return a plain-text response, such as a log."""
         return (await self._call("GET", path, accept="*/*", params=params)).decode(errors="replace")
 
     async def lines(self, path: str, **params: str) -> AsyncGenerator[Json, None]:
@@ -155,7 +155,7 @@ class Cluster:
             if response.status >= 400:
                 raise _refused(response.status, await response.read(), path)
             try:
-                # A line is one object, as large as objects get.
+                # A line holds one object, and objects may be large.
                 buffered = b""
                 async for chunk in response.content.iter_any():
                     *whole, buffered = (buffered + chunk).split(b"\n")
@@ -178,7 +178,7 @@ class Cluster:
         loads = self._credentials.loads
         response = await self._request(method, path, params, headers, data)
         if response.status == 401:
-            # Tokens of cloud providers live for minutes, a run for hours.
+            # Tokens of cloud providers are valid for minutes, and a run takes hours.
             response.close()
             try:
                 await self._credentials.reload(loads)
@@ -275,7 +275,7 @@ class Cluster:
                 raise self._unreachable(error) from error
             if response.status != 429:
                 break
-            # A 429 means that nothing was done, so the request can be repeated.
+            # A 429 means that the server did nothing, so the request can be repeated.
             wait = response.headers.get("Retry-After", "1")
             await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, LONGEST_WAIT_S))
         if response.status >= 300:
@@ -299,7 +299,7 @@ class Cluster:
 
 
 def _words(error: BaseException) -> str:
-    """Describe why there is no response, without the terms of aiohttp."""
+    """Describe why there is no response, without aiohttp's terms."""
     match error:
         case TimeoutError():
             return "no response in time"
@@ -319,7 +319,7 @@ def _words(error: BaseException) -> str:
 
 
 async def retried(call: Callable[[], Awaitable[_T]], *, within_s: float, pause_s: float) -> _T:
-    """Call again while the API server fails or does not respond, until the time is over. Its
+    """Repeat a call while the API server fails or does not respond, for at most `within_s`. Its
     storage elects a leader within seconds. Raises Refused, Unreachable."""
     end_mono_s = time.monotonic() + within_s
     while True:
@@ -337,9 +337,9 @@ async def connect(
 ) -> AsyncIterator[Cluster]:
     """Connect to a cluster that responds and accepts the kubeconfig's credentials.
 
-    `kubeconfig` is a path; None: KUBECONFIG, or ~/.kube/config. `context` None: the current one.
-    Raises EnvironmentProblem, one line, when there is no such file or context, no response, or no
-    access.
+    `kubeconfig` is a path; None means KUBECONFIG or ~/.kube/config. `context` None means the
+    current context. Raises EnvironmentProblem with one line if the file or context does not exist,
+    the cluster does not respond, or it denies access.
     """
     credentials = Credentials(kubeconfig=kubeconfig, context=context)
     await credentials.load()

@@ -21,8 +21,8 @@ _INLINE = (
     ("client-certificate-data", "client_cert_file"),
     ("certificate-authority-data", "server_ca_file"),
 )
-"""Keys of a kubeconfig that hold a file's content, and the attributes in which kr8s keeps the name
-of its copy."""
+"""Keys of a kubeconfig that hold the content of a file, and the attributes in which kr8s stores the
+path of its copy."""
 
 
 class Credentials:
@@ -34,7 +34,7 @@ class Credentials:
     headers: dict[str, str]
     tls: ssl.SSLContext | bool
     server_name: str | None
-    """Name to check the server's certificate against, when it is not the URL's host."""
+    """Name to verify the server's certificate against, if it differs from the URL's host."""
     proxy: str | None
 
     def __init__(self, *, kubeconfig: str | None, context: str | None) -> None:
@@ -44,7 +44,7 @@ class Credentials:
         """Number of times the credentials were read."""
 
     async def load(self) -> None:
-        """Read the kubeconfig. Raises EnvironmentProblem, one line."""
+        """Read the kubeconfig. Raises EnvironmentProblem with one line."""
         _check_file(self._kubeconfig)
         try:
             from kr8s.asyncio import Api
@@ -52,13 +52,12 @@ class Credentials:
             raise EnvironmentProblem(
                 "working with a cluster needs more packages: pip install 'aiperf-svc[stack]'"
             ) from error
-        # kr8s' own factory shares one object between all callers, and its credentials' files too.
+        # kr8s' own factory returns the same object, with the same credential files, to all callers.
         self._api = Api(bypass_factory=True, kubeconfig=self._kubeconfig, context=self._context)
         await self._read()
 
     async def reload(self, loads: int) -> None:
-        """Read the kubeconfig again because a token has expired, unless that has been done since
-        `loads`."""
+        """Read the kubeconfig again after a token has expired, unless it was read since `loads`."""
         async with self._lock:
             if loads == self.loads:
                 _check_file(self._kubeconfig)
@@ -84,8 +83,8 @@ class Credentials:
                 path.unlink(missing_ok=True)
         self.server = str(auth.server).rstrip("/")
         self.context = auth.active_context
-        # Expired credentials are renewed for this context, whichever is current then. kr8s has no
-        # public attribute for it.
+        # Renew expired credentials for this context, even if another context is current by then.
+        # kr8s has no public attribute for it.
         auth._use_context = self.context or None
         if not _is_url(self.server):
             raise EnvironmentProblem(
@@ -108,8 +107,7 @@ class Credentials:
 
 
 def _check_file(kubeconfig: str | None) -> None:
-    """Raise if no kubeconfig exists. kr8s treats a missing file as none at all and then looks for a
-    pod's account."""
+    """Raise if no kubeconfig exists. Without a kubeconfig, kr8s would use the account of a pod."""
     named = kubeconfig or os.environ.get("KUBECONFIG")
     paths = [Path(part).expanduser() for part in (named or USUAL_KUBECONFIG).split(":") if part]
     if any(path.is_file() for path in paths):
@@ -125,13 +123,13 @@ def _is_url(server: str) -> bool:
     try:
         parts = urlsplit(server)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port beyond its range
+    except ValueError:  # port out of range
         return False
 
 
 def _copies(auth: Any) -> Iterator[Path]:
-    """Yield the files in which kr8s copied inline content of the kubeconfig or of a plugin."""
-    # kr8s has no public attribute that tells which of the files are copies.
+    """Yield the files into which kr8s copied inline content of the kubeconfig or of a plugin."""
+    # kr8s has no public attribute for the files that are copies.
     given = {**getattr(auth, "_user", {}), **getattr(auth, "_cluster", {})}
     for key, attribute in _INLINE:
         name = getattr(auth, attribute)

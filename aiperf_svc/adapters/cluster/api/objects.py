@@ -17,15 +17,15 @@ AGGREGATED = ",".join(
 EVENTS = frozenset({("", "events"), ("events.k8s.io", "events")})
 """Events, which describe other objects. They expire after an hour by themselves."""
 PAGE = 500
-"""Most objects in one response, as kubectl requests them."""
+"""Maximum number of objects in one response, as in kubectl."""
 
 
 class ResourceType(msgspec.Struct, frozen=True, order=True):
     group: str
-    """API group; empty: the core group."""
+    """API group; empty for the core group."""
     version: str
     resource: str
-    """Plural name, as in paths."""
+    """Plural name, as used in paths."""
     kind: str
     is_namespaced: bool
 
@@ -40,7 +40,7 @@ class ResourceType(msgspec.Struct, frozen=True, order=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None) -> str:
-        """Return the path of the list of its objects, in a namespace or everywhere."""
+        """Return the path of the list of its objects, in one namespace or in all."""
         base = f"/{'apis' if self.group else 'api'}/{self.api_version}"
         scope = f"/namespaces/{namespace}" if namespace and self.is_namespaced else ""
         return f"{base}{scope}/{self.resource}"
@@ -57,7 +57,7 @@ class Catalog(msgspec.Struct, frozen=True):
 async def read_catalog(cluster: Cluster) -> Catalog:
     """Read all types that can be listed and deleted, except Events.
 
-    Objects that cannot be deleted are computed by the server from others (PodMetrics,
+    Objects that cannot be deleted are computed by the server from other objects (PodMetrics,
     ComponentStatus). Raises Refused, Unreachable.
     """
     responses = [await cluster.get(path, accept=f"{AGGREGATED},application/json")
@@ -68,7 +68,7 @@ async def read_catalog(cluster: Cluster) -> Catalog:
         found, unknown = await _one_by_one(cluster, *responses)
     types: dict[tuple[str, str], ResourceType] = {}
     for each, verbs in found:
-        # Versions come in the server's order of preference, and all serve the same objects.
+        # The server lists versions in order of preference, and all versions serve the same objects.
         key = (each.group, each.resource)
         if {"list", "delete"} <= set(verbs) and key not in EVENTS:
             types.setdefault(key, each)
@@ -152,7 +152,7 @@ class ObjectRef(msgspec.Struct, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
     """Finalizers that still block its deletion."""
     detail: str = ""
-    """Further text on why it still exists."""
+    """Further reasons why it still exists."""
 
     def __str__(self) -> str:
         prefix = f"{self.namespace}/" if self.namespace else ""
@@ -172,7 +172,7 @@ class Listed(msgspec.Struct, frozen=True):
     not_listed: tuple[str, ...]
     """Types that could not be listed, each with the reason. They may have objects."""
     failed: tuple[str, ...] = ()
-    """Those of them that the user may list: the API server failed."""
+    """Types of these that the user may list: the API server failed."""
 
 
 async def list_objects(
@@ -185,7 +185,7 @@ async def list_objects(
 ) -> Listed:
     """List the objects of every type, in one namespace or everywhere.
 
-    A type that may not be listed everywhere is listed in `or_namespace`. Raises Unreachable.
+    A type that the user may not list everywhere is listed in `or_namespace`. Raises Unreachable.
     """
     types = [each for each in catalog.types if each.is_namespaced or namespace is None]
     try:
@@ -259,7 +259,7 @@ async def find_object(cluster: Cluster, path: str, **params: str) -> Json | None
 
 
 async def try_list(cluster: Cluster, path: str, **params: str) -> list[Json] | None:
-    """Return the whole objects of a list; None if the API server refuses. Raises Unreachable."""
+    """Return the complete objects of a list; None if the API server refuses. Raises Unreachable."""
     try:
         items: list[Json] = (await cluster.get(path, **params))["items"]
     except Refused:
@@ -268,8 +268,8 @@ async def try_list(cluster: Cluster, path: str, **params: str) -> list[Json] | N
 
 
 async def list_allowed(cluster: Cluster, path: str, **params: str) -> list[Json]:
-    """Return the whole objects of a list; none if the user may not list them. Raises Refused if
-    the API server fails, Unreachable."""
+    """Return the complete objects of a list; empty if the user may not list them. Raises
+    Unreachable, and Refused if the API server fails."""
     try:
         items: list[Json] = (await cluster.get(path, **params))["items"]
     except Refused as error:
@@ -280,12 +280,12 @@ async def list_allowed(cluster: Cluster, path: str, **params: str) -> list[Json]
 
 
 def label_selector(labels: Mapping[str, str]) -> str:
-    """Return labels as the API takes them: `a=b,c=d`."""
+    """Format labels as an API selector: `a=b,c=d`."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def selector_text(selector: Json) -> str:
-    """Return the selector of a workload as the API takes it: `a=b,c in (d,e),!f`."""
+    """Format the selector of a workload as an API selector: `a=b,c in (d,e),!f`."""
     terms = [label_selector(selector.get("matchLabels") or {})]
     for each in selector.get("matchExpressions") or ():
         key, values = each["key"], ",".join(each.get("values") or ())
@@ -343,7 +343,7 @@ def parse_quantity(text: str | float) -> float:
 
 
 def format_quantity(value: float, resource: str) -> str:
-    """Format a quantity as people write it: `250m` cores, `1.5Gi` bytes, `3` pieces."""
+    """Format a quantity as users write it: `250m` cores, `1.5Gi` bytes, `3` pieces."""
     if "memory" in resource or "storage" in resource:
         for unit in ("Gi", "Mi", "Ki"):
             if value >= _FACTORS[unit]:

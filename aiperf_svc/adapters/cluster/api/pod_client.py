@@ -1,7 +1,7 @@
-"""Small client of the API server for the pods of a stack. Standard library only.
+"""Small API client for the pods of a stack. Uses only the standard library.
 
-The deadline's pod runs beside every stack, and its memory is requested as long as the stack exists
-(docs/decisions/0012-kubernetes-clients.md has the figures).
+The deadline's pod runs beside every stack and requests memory for as long as the stack exists
+(figures in docs/decisions/0012-kubernetes-clients.md).
 """
 
 import json
@@ -25,7 +25,7 @@ REQUEST_TIMEOUT_S = 10.0
 
 
 def start_program() -> threading.Event:
-    """Set up the log of a pod's program, and return what SIGTERM and SIGINT set."""
+    """Configure logging for a program in a pod. Return an event that SIGTERM and SIGINT set."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,17 +43,17 @@ class ApiRefusal(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """Response with an object, and its time by the API server's clock."""
+    """A response object, with its time by the API server's clock."""
 
     body: Json
     server_wall_s: float
 
 
 class ApiServer:
-    """Client of the API server, with the few requests that pods of a stack need."""
+    """API client with the few requests that pods of a stack need."""
 
     def __init__(self, url: str, *, account: Path = ACCOUNT_DIR) -> None:
-        """Connect with an account's folder, which holds `token` and, for https, `ca.crt`."""
+        """`account` is the folder of a service account, with `token` and, for https, `ca.crt`."""
         self._url = url.rstrip("/")
         self._account = account
         self._server_ahead_s = 0.0
@@ -66,7 +66,7 @@ class ApiServer:
         return self._request("GET", path, None)
 
     def now_s(self) -> float:
-        """Return the API server's time, by its last response and the time since."""
+        """Return the API server's time, computed from its last response and the time since."""
         return time.time() + self._server_ahead_s
 
     def delete(self, path: str, *, uid: str) -> None:
@@ -87,7 +87,7 @@ class ApiServer:
     def _request(
         self, method: str, path: str, body: bytes | None, *, kind: str = "application/json"
     ) -> Response:
-        # The kubelet renews the token's file, so it is read each time.
+        # The kubelet renews the token file, so read it for each request.
         token = (self._account / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         if body is not None:

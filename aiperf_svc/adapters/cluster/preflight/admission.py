@@ -1,11 +1,11 @@
-"""Tries with a dry run whether the cluster admits the objects of a stack. It passes webhooks,
-policies, Pod Security and quotas, and creates nothing.
+"""Checks with dry runs whether the cluster admits the objects of a stack. A dry run passes
+webhooks, policies, Pod Security and quotas, and creates nothing.
 
 The controllers of Deployments and Jobs create pods later, and other rules apply to pods, so the pod
-of each template is tried too. If the stack's namespace does not exist yet, its creation is tried
-first. The API server refuses a dry run in a namespace that does not exist, and many rules select
-namespaces by their labels or except some by name. So the objects are tried in an empty namespace
-with the labels and the beginning of the name of the stack's, which is deleted at once.
+of each template is tried as well. If the stack's namespace does not exist yet, its creation is
+tried first. The API server refuses dry runs in a namespace that does not exist, and many rules
+select namespaces by label or exempt some by name. So the objects are tried in an empty namespace
+with the same labels and the same name prefix, which is deleted at once.
 """
 
 import asyncio
@@ -32,18 +32,19 @@ from aiperf_svc.plan.stack import StackPlan
 
 ADMISSION = "admission"
 NO_DRY_RUN = "does not support dry run"
-"""Part of the refusal when a webhook has side effects: the API server calls such a webhook only
-for real objects."""
+"""Part of the refusal when a webhook has side effects: the API server does not call such a webhook
+in a dry run."""
 DEFAULT = "default"
 UNNAMED = "-00000000"
-"""Stands in manifests for what Pulumi appends to a name that it makes."""
+"""Placeholder in manifests for the suffix that Pulumi appends to a name."""
 LONGEST_NAME = 45
-"""Characters of the stack's namespace that the empty one begins with: names have 63 at most."""
+"""Number of characters that the empty namespace's name takes from the stack's namespace. Names have
+at most 63."""
 SCRATCH_S = 60
-"""Seconds after which `gc` may remove the empty namespace of a runner that was killed."""
+"""Seconds after which `gc` may remove the empty namespace of a killed runner."""
 ACCOUNT_S, POLL_S = 5.0, 0.1
 SHOWN = 3
-"""Most reasons that are shown."""
+"""Maximum number of reasons shown."""
 _PREFIX = re.compile(r"^.*? is (?:forbidden|invalid): ")
 
 
@@ -55,7 +56,7 @@ class Refusal(NamedTuple):
 
 
 async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
-    """Try the smallest pod of the stack with a dry run. Raises Unreachable."""
+    """Dry-run the smallest pod of the stack. Raises Unreachable."""
     lacking = await denied(cluster, probe_rights(namespace))
     if lacking:
         words = f"not allowed in namespace {namespace}: {', '.join(map(str, sorted(lacking)))}"
@@ -75,25 +76,25 @@ async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) ->
 
 
 class PodNamespace:
-    """The namespace in which pods may check something for a stack. It is looked for once."""
+    """The namespace in which pods may run checks for a stack. The lookup runs once."""
 
     def __init__(self, cluster: Cluster, plan: StackPlan, existing: str | None) -> None:
         self._cluster, self._plan = cluster, plan
         self.existing = existing
-        """The stack's namespace; None: it does not exist yet."""
+        """The stack's namespace; None if it does not exist yet."""
         self._found: list[str | None] = []
 
     async def find(self) -> str | None:
-        """Return it; None if there is none. Raises Unreachable.
+        """Return the namespace; None if there is none. Raises Unreachable.
 
         If the stack's namespace does not exist yet, the context's namespace or `default` is used,
         provided that it admits the pod and has no NetworkPolicies, which could distort the
         result."""
         if not self._found:
-            self._found = [await self._look()]
+            self._found = [await self._search()]
         return self._found[0]
 
-    async def _look(self) -> str | None:
+    async def _search(self) -> str | None:
         cluster, existing = self._cluster, self.existing
         if existing is not None:
             return None if await denied(cluster, probe_rights(existing)) else existing
@@ -113,9 +114,9 @@ async def try_objects(
     namespace: str | None,
     cluster_scoped: Collection[str] = (),
 ) -> Check:
-    """Try all objects of a stack with a dry run. `namespace` None: it does not exist yet.
-    `cluster_scoped` has the custom resources that are in no namespace, as `KIND/NAME`. Raises
-    Unreachable, and EnvironmentProblem if the empty namespace may be left."""
+    """Dry-run all objects of a stack. `namespace` is None if it does not exist yet.
+    `cluster_scoped` lists the cluster-scoped custom resources as `KIND/NAME`. Raises Unreachable,
+    and EnvironmentProblem if the empty namespace may remain."""
     whole, outside, inside = list[Json](), list[Json](), list[Json]()
     for each in objects:
         if each["kind"] == "Namespace":
@@ -152,7 +153,7 @@ async def try_objects(
 
 
 def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
-    """Judge the refusals among `number` objects. `where` completes the sentence."""
+    """Judge the refusals among `number` objects. `where` completes the message."""
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for each in refused:
         reasons[each.why].append(each.kind)
@@ -162,7 +163,7 @@ def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
     if not reasons:
         return Check(ADMISSION, "ok", f"all {number} objects of the stack are admitted {where}")
     lines = [
-        f"{', '.join(_counted(kinds))}: {why}"
+        f"{', '.join(_with_counts(kinds))}: {why}"
         for why, kinds in reasons.items()
         if why not in unclear
     ]
@@ -178,14 +179,14 @@ def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
 
 
 def pods_of(objects: Iterable[Json]) -> list[Json]:
-    """Return a pod for each template of these objects, with what its controller would add."""
+    """Return a pod for each template of these objects, with its controller's additions."""
     found = []
     for each in objects:
         template = each.get("spec", {}).get("template")
         if "spec" not in (template or {}):
             continue
         spec = {**template["spec"]}
-        # The account is an object of the stack and does not exist yet.
+        # The account belongs to the stack and does not exist yet.
         spec.pop("serviceAccountName", None)
         claims = each["spec"].get("volumeClaimTemplates") or ()
         spec["volumes"] = [
@@ -218,7 +219,7 @@ async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refus
     try:
         await cluster.post(path_of(each, namespace), {**each, "metadata": metadata}, dryRun="All")
     except Refused as error:
-        # It exists already, from an earlier `up`; or it refers to another object of the stack.
+        # It exists from an earlier `up`, or it refers to another object of the stack.
         if error.status in (404, 409):
             return None
         return Refusal(each["kind"], one_line(_PREFIX.sub("", str(error)), limit=300))
@@ -250,7 +251,7 @@ async def _empty_namespace(cluster: Cluster, like: Json, name: str) -> AsyncIter
 
 
 async def _wait_for_account(cluster: Cluster, path: str) -> None:
-    """Wait a short time for the account that pods without an account of their own need."""
+    """Wait a short time for the namespace's default account, which pods without an account use."""
     end_mono_s = time.monotonic() + ACCOUNT_S
     while time.monotonic() < end_mono_s:
         with contextlib.suppress(Refused):
@@ -259,5 +260,5 @@ async def _wait_for_account(cluster: Cluster, path: str) -> None:
         await asyncio.sleep(POLL_S)
 
 
-def _counted(kinds: Iterable[str]) -> list[str]:
+def _with_counts(kinds: Iterable[str]) -> list[str]:
     return [f"{n} {kind}" if n > 1 else kind for kind, n in Counter(kinds).items()]

@@ -1,8 +1,8 @@
-"""Decides whether a cluster's nodes have room for a stack's pods, whether they are the nodes that
-ranks ask for, and which of several waiting stacks fits.
+"""Decides whether a cluster's nodes have room for a stack's pods, whether the nodes suit the ranks,
+and which of several waiting stacks fits.
 
 The largest pods are placed first, by requests, selectors and taints. The real scheduler applies
-further rules.
+more rules.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ from aiperf_svc.plan.stack import StackPlan
 STORAGE = "ephemeral-storage"
 BLOCKING = ("NoSchedule", "NoExecute")
 AUTOSCALERS = ("karpenter.sh", "autoscaling.x-k8s.io")
-"""API groups of programs that add nodes when pods need them."""
+"""API groups of autoscalers that add nodes for pending pods."""
 RANK_NODES = "rank nodes"
 
 
@@ -38,12 +38,12 @@ class Room(msgspec.Struct):
     labels: dict[str, str]
     taints: list[dict[str, str]]
     free: dict[str, float]
-    """Amount by resource: cpu in cores, memory in bytes, pods, and every extended resource."""
+    """Amount of each resource: cpu in cores, memory in bytes, pods, and extended resources."""
 
 
 def rooms(nodes: Iterable[Json], pods: Iterable[Json], *, stack: str) -> list[Room]:
-    """Return the schedulable nodes and what other pods leave of them. The stack's own pods do not
-    count, since they are replaced."""
+    """Return the schedulable nodes with the resources that other pods leave free. The stack's own
+    pods do not count, because they are replaced."""
     others = (p for p in pods if (p["metadata"].get("labels") or {}).get(STACK_LABEL) != stack)
     used = used_by_node(others)
     return [
@@ -63,7 +63,7 @@ def rooms(nodes: Iterable[Json], pods: Iterable[Json], *, stack: str) -> list[Ro
 
 
 def used_by_node(pods: Iterable[Json]) -> dict[str, dict[str, float]]:
-    """Return what pods that have not ended request, by node and resource; also their number."""
+    """Return the requests and the number of pods that have not ended, by node and resource."""
     used: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for pod in pods:
         node = pod.get("spec", {}).get("nodeName")
@@ -119,7 +119,7 @@ def on_nodes(plan: StackPlan, free: Iterable[Room]) -> StackPlan:
 def judge_capacity(
     plan: StackPlan, free: Sequence[Room], *, can_grow: bool, knows_pods: bool
 ) -> Check:
-    """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: the
+    """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself. `knows_pods`: the
     resources used by other pods are known."""
     plan = on_nodes(plan, free)
     added, where = place_pods(plan, free, plan.at_once_with_events)[1], count(len(free), "node")
@@ -137,7 +137,7 @@ def judge_capacity(
             "add nodes, or lower the replicas of events: a trial is invalid whose event fails",
         )
     missing = _missing(plan, free, unplaced)
-    words = f"{_requested(plan)} wanted, {_left(plan, free)} free on {where}: {missing}"
+    words = f"{_requested(plan)} wanted, {_free_text(plan, free)} free on {where}: {missing}"
     if can_grow:
         return Check(
             "capacity",
@@ -167,9 +167,9 @@ def judge_limits(plan: StackPlan, free: Iterable[Room]) -> Check | None:
 def place_pods(
     plan: StackPlan, free: Sequence[Room], replicas: Mapping[str, int] | None = None
 ) -> tuple[list[Room], Counter[str]]:
-    """Place the pods of a stack: so many `replicas` of each, by its name, or those of the plan.
-    Returns what is then left of the nodes, and how many replicas of which pods have no room. The
-    indexes of a Job may wait for those of the other Jobs."""
+    """Place the pods of a stack: `replicas` of each pod by name, or the numbers in the plan.
+    Returns the free resources of the nodes afterwards, and the number of replicas without room by
+    pod. The indexes of a Job may wait for those of other Jobs."""
     nodes, most = _copies(free), replicas or {}
     of_jobs = {job.pod.name for job in plan.jobs}
     largest_first = sorted(plan.scheduled, key=lambda pod: pod.size, reverse=True)
@@ -189,31 +189,31 @@ def _copies(rooms: Sequence[Room]) -> list[Room]:
 
 
 def _place_pod(pod: PodPlan, nodes: Sequence[Room], replicas: int) -> int:
-    """Place so many replicas of a pod; return how many have no room."""
+    """Place replicas of a pod; return how many have no room."""
     requested, left = node_requests(pod), replicas
     most = 1 if pod.replicas_on == "apart" else left
     for room in (each for each in nodes if admits(each, pod)):
         placed = min(left, most, _fitting(room, requested))
-        for resource, value in _counted(room, requested).items():
+        for resource, value in _reported(room, requested).items():
             room.free[resource] = room.free.get(resource, 0.0) - value * placed
         left -= placed
     return left
 
 
 def _fitting(room: Room, requested: Mapping[str, float]) -> int:
-    """Return how many such pods a node has room for."""
-    needed = _counted(room, requested).items()
+    """Return the number of such pods that fit on a node."""
+    needed = _reported(room, requested).items()
     return max(0, min(int(room.free.get(r, 0.0) / value + 1e-9) for r, value in needed if value))
 
 
-def _counted(room: Room, requested: Mapping[str, float]) -> dict[str, float]:
-    """Return the resources that a node counts. A node that does not report its disk does not count
-    disk."""
+def _reported(room: Room, requested: Mapping[str, float]) -> dict[str, float]:
+    """Return the requested resources that a node reports. Disk does not count on a node that does
+    not report it."""
     return {r: value for r, value in requested.items() if r != STORAGE or r in room.free}
 
 
 def admits(room: Room, pod: PodPlan) -> bool:
-    """Return whether a pod may run on a node, by labels and taints."""
+    """Return whether a pod may run on a node, judged by labels and taints."""
     placement = pod.placement
     return (
         all(room.labels.get(key) == value for key, value in placement.node_selector.items())
@@ -242,8 +242,8 @@ def _requested(plan: StackPlan) -> str:
     return f"{count(totals.pods, 'pod')} with {cpu} CPU, {memory} memory{gpus}"
 
 
-def _left(plan: StackPlan, free: Sequence[Room]) -> str:
-    """Return what all nodes together have left."""
+def _free_text(plan: StackPlan, free: Sequence[Room]) -> str:
+    """Describe the total free resources of all nodes."""
     gpus = {pod.requests.gpu.resource for pod in plan.scheduled if pod.requests.gpu}
     names = {"cpu": "CPU", "memory": "memory", **{name: name for name in sorted(gpus)}}
     left = {r: sum(max(room.free.get(r, 0.0), 0.0) for room in free) for r in names}
@@ -251,7 +251,7 @@ def _left(plan: StackPlan, free: Sequence[Room]) -> str:
 
 
 def _missing(plan: StackPlan, free: Sequence[Room], unplaced: Mapping[str, int]) -> str:
-    """Describe which pods have no room, grouped by reason."""
+    """Describe the pods that have no room, grouped by reason."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for pod in sorted(plan.scheduled, key=lambda pod: unplaced.get(pod.name, 0), reverse=True):
         number = unplaced.get(pod.name, 0)
@@ -259,9 +259,9 @@ def _missing(plan: StackPlan, free: Sequence[Room], unplaced: Mapping[str, int])
             continue
         some = f"{number:,} " if number == pod.replicas else f"{number:,} of {pod.replicas:,} "
         words = pod.name if pod.replicas == 1 else some + pod.name
-        why = _why(pod, free)
+        why = _reason(pod, free)
         if not why and not any(_fits(room, pod) for room in free):
-            words += f" ({_each(pod, free)})"
+            words += f" ({_request_text(pod, free)})"
         groups[why].append(words)
     return "; ".join(f"no room for {', '.join(pods)}{why}" for why, pods in groups.items())
 
@@ -270,7 +270,7 @@ def _fits(room: Room, pod: PodPlan) -> bool:
     return admits(room, pod) and _fitting(room, node_requests(pod)) > 0
 
 
-def _each(pod: PodPlan, free: Sequence[Room]) -> str:
+def _request_text(pod: PodPlan, free: Sequence[Room]) -> str:
     counts_disk = any(STORAGE in room.free for room in free)
     requested = {r: v for r, v in node_requests(pod).items() if r != STORAGE or counts_disk}
     del requested["pods"]
@@ -278,8 +278,8 @@ def _each(pod: PodPlan, free: Sequence[Room]) -> str:
     return ", ".join(f"{format_quantity(v, r)} {names.get(r, r)}" for r, v in requested.items())
 
 
-def _why(pod: PodPlan, free: Sequence[Room]) -> str:
-    """Return why a pod has no room, if the reason is other than a lack of CPU, memory or disk."""
+def _reason(pod: PodPlan, free: Sequence[Room]) -> str:
+    """Return the reason why a pod has no room; empty if it only lacks CPU, memory or disk."""
     suitable = [room for room in free if admits(room, pod)]
     if not suitable:
         return ": no node matches its selectors and tolerations"
@@ -305,8 +305,8 @@ async def adds_nodes(cluster: Cluster) -> bool:
 def judge_rank_nodes(
     ranks: PodPlan, nodes: Sequence[Json], free: Sequence[Room], *, can_grow: bool
 ) -> Check:
-    """Check whether the cluster has the nodes that ranks ask for. `free` are those that accept
-    pods; `can_grow`: the cluster adds nodes by itself."""
+    """Check whether the cluster has the nodes that the ranks need. `free` are the nodes that accept
+    pods. `can_grow`: the cluster adds nodes by itself."""
     named = dict.fromkeys(each.node for each in ranks.sets if each.node)
     if named:
         return _judge_named(list(named), nodes, free)
@@ -347,19 +347,18 @@ def _judge_named(named: Sequence[str], nodes: Sequence[Json], free: Sequence[Roo
 
 
 class Placed(NamedTuple):
-    """The nodes of a cluster, and the pods that have one."""
+    """The nodes of a cluster, and the pods that are assigned to a node."""
 
     nodes: Sequence[Json]
     pods: Sequence[Json]
 
 
 async def read_placed(cluster: Cluster, *, is_auto: bool) -> Placed | None:
-    """Return what decides about the room for stacks of an experiment; None if nothing does: it may
-    not be listed, or the cluster adds nodes for pods.
+    """Return the nodes and pods that limit the number of stacks of an experiment. None if nothing
+    limits it: the user may not list them, or the cluster adds nodes for pods.
 
-    `experiment.parallel: auto` (`is_auto`) makes the number of stacks depend on the room that there
-    is: then nodes that could be added do not count, and ConfigError is raised if it may not be
-    listed. Raises Unreachable.
+    With `experiment.parallel: auto` (`is_auto`), the free room determines the number of stacks.
+    Then only existing nodes count. Raises ConfigError if the user may not list them, Unreachable.
     """
     if not is_auto and await adds_nodes(cluster):
         return None
@@ -379,22 +378,22 @@ async def read_placed(cluster: Cluster, *, is_auto: bool) -> Placed | None:
 def fits_beside(
     running: Sequence[StackPlan], plan: StackPlan, nodes: Sequence[Json], pods: Sequence[Json]
 ) -> bool:
-    """Return whether a stack fits beside those that run.
+    """Return whether a stack fits beside the running ones.
 
-    A running stack whose pods do not all have nodes yet counts by its plan, any other by its pods.
+    A running stack counts by its plan until all its pods have nodes, and then by its pods.
     """
     every = rooms(nodes, (), stack="")
     running, plan = [on_nodes(each, every) for each in running], on_nodes(plan, every)
-    coming = [each for each in running if _with_nodes(each, pods) < each.totals.pods]
-    names = {each.identity.stack for each in coming}
+    starting = [each for each in running if _with_nodes(each, pods) < each.totals.pods]
+    names = {each.identity.stack for each in starting}
     free = rooms(nodes, [pod for pod in pods if _stack_of(pod) not in names], stack="")
-    for each in coming:
+    for each in starting:
         free, _ = place_pods(each, free)
     return not place_pods(plan, free)[1]
 
 
 def _with_nodes(plan: StackPlan, pods: Sequence[Json]) -> int:
-    """Return how many pods of a stack have a node and have not ended."""
+    """Return how many pods of a stack are assigned to a node and have not ended."""
     return sum(
         _stack_of(pod) == plan.identity.stack
         and not has_ended(pod)

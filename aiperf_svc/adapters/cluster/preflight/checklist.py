@@ -60,14 +60,13 @@ OnCheck = Callable[[Check], None]
 ReadObjects = Callable[[], Awaitable[Sequence[Json]]]
 SCALING = "scaling"
 ROOM_POLL_S = 5.0
-"""Time between two looks at the room for a stack that waits."""
+"""Interval between checks of the room for a waiting stack."""
 FIRST_VERSION = (1, 29)
-"""First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
-turned off."""
+"""First version of Kubernetes with `backoffLimitPerIndex` and with native sidecars by default."""
 MONITORING, PRIORITY, PULL_SECRETS = "monitoring", "priority class", "pull secrets"
 QUEUE = "queue"
 DEFAULT_QUEUE = "default"
-"""Name of the LocalQueue to which Kueue gives pods that name none."""
+"""Name of the LocalQueue that Kueue assigns to pods without a queue."""
 TOKENIZER, VOLUMES = "tokenizer", "volumes"
 
 
@@ -78,9 +77,9 @@ async def preflight(
     objects: ReadObjects | None = None,
     on_check: OnCheck | None = None,
 ) -> tuple[Check, ...]:
-    """Run every check and pass each to `on_check` as soon as it is done. `objects` returns
-    the manifests of the stack, for a dry run in the cluster; without them only a pod is tried.
-    Raises Unreachable."""
+    """Run every check and pass each result to `on_check` as soon as it is available. `objects`
+    returns the manifests of the stack for a dry run in the cluster; without it only one pod is
+    tried. Raises Unreachable."""
     reading = asyncio.ensure_future(objects()) if objects is not None else None
     run = _Preflight(cluster, plan, on_check, reading)
     try:
@@ -92,8 +91,8 @@ async def preflight(
 
 
 class Look(Protocol):
-    """Reads the cluster again and judges the room for the stack: as it is, or as if others used
-    nothing."""
+    """Reads the cluster again and judges the room for the stack: as it is, or as if the cluster
+    were otherwise empty."""
 
     async def __call__(self, *, is_empty: bool) -> Check:
         """Raise Unreachable."""
@@ -115,7 +114,7 @@ class _Preflight:
         self._exists = False
         """True if the namespace exists."""
         self._wait_ns = plan.config.deployment.wait_for_room
-        """Time left to wait for room in quotas and on nodes."""
+        """Remaining time to wait for room in quotas and on nodes."""
 
     @property
     def _existing(self) -> str | None:
@@ -150,7 +149,7 @@ class _Preflight:
         self._add(await check_claims(self._cluster, plan))
         self._add(await check_scaling(self._cluster, plan))
         if not self._has_failed:
-            # After a failed check, this would only report the same problem again.
+            # After a failed check, this one would only report the same problem again.
             await self._admission()
         self._add(await check_events(cluster, plan))
         where = PodNamespace(cluster, plan, self._existing)
@@ -159,9 +158,9 @@ class _Preflight:
         checks = await check_target(cluster, plan, where)
         by_nodes, by_pod = self._image_on_nodes(nodes), checks.image
         if by_pod is None and by_nodes.state != "ok":
-            # Otherwise a missing image would stop the stack only when half of it exists.
+            # Otherwise a missing image would stop the stack only after half of it is created.
             by_pod = await check_image(cluster, plan, where)
-        # Another node may lack the image that a pod has shown on one.
+        # A pod has shown the image on one node; another node may lack it.
         is_decided = by_pod and (by_pod.state == "failed" or by_nodes.state != "warning")
         self._add(by_pod if is_decided else by_nodes)
         self._add(checks.target)
@@ -195,12 +194,12 @@ class _Preflight:
 
     async def _rights(self) -> None:
         plan = self._plan
-        missing = await rights.denied(self._cluster, rights.asked_rights(plan))
+        missing = await rights.denied(self._cluster, rights.all_rights(plan))
         for judge in (rights.judge_rights, rights.judge_deadline, rights.judge_results_access):
             self._add(judge(plan, missing))
 
     async def _check_namespace(self) -> bool:
-        """Check whether the namespace can be used, and what its owner has set up in it."""
+        """Check whether the namespace can be used, and read the restrictions of its owner."""
         wanted = self._plan.config.deployment.namespace
         path, found = f"/api/v1/namespaces/{wanted.name}", None
         try:
@@ -222,8 +221,7 @@ class _Preflight:
         return True
 
     async def _time_left(self) -> None:
-        """Check the time until the deadline of a stack that exists already: `up` does not move
-        it."""
+        """Check the time until the deadline of an existing stack, which `up` does not extend."""
         plan, params = self._plan, {"labelSelector": _selector(self._plan)}
         path = "/api/v1/namespaces"
         if plan.config.deployment.namespace.mode == "existing":
@@ -303,8 +301,8 @@ class _Preflight:
         return found
 
     async def _gpus(self, nodes: tuple[NodeFacts, ...]) -> None:
-        """Report the cluster's GPUs. The check of the capacity decides whether there are enough,
-        so none of these checks fails the preflight."""
+        """Report the cluster's GPUs. The capacity check decides whether there are enough, so none
+        of these checks fails the preflight."""
         exporters = await find_exporters(self._cluster)
         for check in (*judge_gpus(nodes), judge_exporters(nodes, exporters, {})):
             is_failed = check.state == "failed"
@@ -330,7 +328,7 @@ class _Preflight:
             self._add(Check(PULL_SECRETS, "ok", f"the namespace has {names}"))
 
     def _add(self, check: Check | None) -> None:
-        """Add a result. None: the check does not apply to this stack."""
+        """Add a result; None if the check does not apply to this stack."""
         if check is None:
             return
         self.done.append(check)
@@ -346,13 +344,14 @@ async def until_room(
     tell: OnCheck | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Check:
-    """Return a check of the room, which is repeated until it passes or the time to wait is over.
-    What an empty cluster has no room for is not waited for. Raises Unreachable."""
+    """Repeat a check of the room until it passes or the waiting time is over, and return the last
+    result. Return at once if the stack would not fit even into the empty cluster. Raises
+    Unreachable."""
     if check.state != "failed" or not wait_ns or (await look(is_empty=True)).state == "failed":
         return check
     limit = format_duration(wait_ns)
     if tell is not None:
-        words = f"{check.detail}; waiting at most {limit} until others leave it"
+        words = f"{check.detail}; waiting at most {limit} for others to free it"
         tell(Check(check.name, "warning", words, "deployment.wait_for_room is the longest time"))
     give_up_mono_s = time.monotonic() + wait_ns / SECOND_NS
     while check.state == "failed" and (left_s := give_up_mono_s - time.monotonic()) > 0:
@@ -364,7 +363,7 @@ async def until_room(
 
 
 def judge_cluster(cluster: Cluster) -> Check:
-    """Report the cluster's address and version, and whether it can be recognised later."""
+    """Report the cluster's address and version, and whether it can be identified later."""
     where = f"{cluster.version} at {cluster.server}, context {cluster.context}"
     if cluster.identity == cluster.server:
         return Check(
@@ -372,14 +371,14 @@ def judge_cluster(cluster: Cluster) -> Check:
             "warning",
             f"{where}; namespace kube-system cannot be read, so the cluster is identified by its "
             "address alone",
-            "grant get on namespace kube-system, so that this cluster can be told from others",
+            "grant get on namespace kube-system, to identify this cluster",
         )
     return Check("cluster", "ok", where)
 
 
 def judge_version(version: str, key: str, remedy: str) -> Check:
-    """Check whether the cluster's version has what Jobs with servers and events of packets need:
-    attempts for each index, and sidecars that end with their pod."""
+    """Check whether the cluster's version supports a feature of Jobs with servers, or of packet
+    events: retries for each index, and sidecars that end with their pod."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found is None:
         return Check("version", "not checked", f"the cluster's version {version!r} is not a number")
@@ -391,8 +390,8 @@ def judge_version(version: str, key: str, remedy: str) -> Check:
 
 
 async def check_monitoring(cluster: Cluster, plan: StackPlan) -> Check | None:
-    """Check whether the cluster has the types of the Prometheus operator; None if the stack uses
-    none. Raises Unreachable."""
+    """Check whether the cluster has the Prometheus operator's types; None if the stack uses none of
+    them. Raises Unreachable."""
     if plan.config.deployment.monitoring != "prometheus-operator":
         return None
     group = rights.OPERATOR_GROUP
@@ -415,7 +414,7 @@ async def check_monitoring(cluster: Cluster, plan: StackPlan) -> Check | None:
 
 
 async def check_claims(cluster: Cluster, plan: StackPlan) -> Check | None:
-    """Check whether the claims that the target mounts exist; None if it mounts none. Raises
+    """Check whether the claims exist that the target mounts; None if it mounts none. Raises
     Unreachable."""
     mounted = [v for pod in plan.pods for v in pod.all_volumes]
     wanted = sorted({v.source for v in mounted if v.kind == "existing-claim"})
@@ -434,8 +433,8 @@ async def check_claims(cluster: Cluster, plan: StackPlan) -> Check | None:
 
 
 async def check_scaling(cluster: Cluster, plan: StackPlan) -> Check | None:
-    """Check whether the replicas of the server may be watched; None if they are not. Raises
-    Unreachable."""
+    """Check whether the user may watch the replicas of the server; None if they are not watched.
+    Raises Unreachable."""
     config = plan.config.inference
     if config is None or config.scaling is None:
         return None
@@ -463,8 +462,8 @@ async def _is_absent(cluster: Cluster, path: str) -> bool:
 
 
 async def check_priorities(cluster: Cluster, plan: StackPlan) -> Check | None:
-    """Check whether the priority classes of the pods exist, and report whether they preempt pods of
-    others; None if there are none. Raises Unreachable."""
+    """Check whether the pods' priority classes exist, and report whether they preempt other pods;
+    None if there are none. Raises Unreachable."""
     wanted = sorted({name for pod in plan.pods if (name := pod.placement.priority_class)})
     if not wanted:
         return None
@@ -489,7 +488,7 @@ async def check_priorities(cluster: Cluster, plan: StackPlan) -> Check | None:
 
 
 async def check_queue(cluster: Cluster, plan: StackPlan) -> Check | None:
-    """Check whether the queue of the stack exists and admits stacks; None if it has none. Raises
+    """Check whether the stack's queue exists and is active; None if it has none. Raises
     Unreachable."""
     if plan.queue is None:
         return None
@@ -529,8 +528,8 @@ def _priority(found: Json) -> str:
 async def check_tokenizer(config: Config) -> Check | None:
     """Check whether the hub has the tokenizer that the pods will fetch; None if they fetch none.
 
-    Fails only if the hub refuses and the pods have no other source: a user's image may contain the
-    tokenizer, and pods may reach a hub that the runner does not.
+    Fails only if the hub refuses and the pods have no other source. Otherwise it warns: a user's
+    image may contain the tokenizer, and pods may reach a hub that the runner cannot reach.
     """
     tokenizer = config.inference.tokenizer if config.inference is not None else None
     name = hub_name(tokenizer) if tokenizer is not None else None

@@ -27,11 +27,11 @@ from aiperf_svc.core.cluster.cluster_checks import (
 from aiperf_svc.core.cluster.facts import NodeFacts
 
 FIRST_LEASE_S = 15.0
-"""Longest wait for the time of a new node. A kubelet creates its lease after ten seconds."""
+"""Longest wait for the clock of a new node. A kubelet creates its lease after ten seconds."""
 LOOK_S = 1.0
 """Seconds between two reads of the nodes."""
 NEW_NODE_S = 60.0
-"""Age up to which a node is new."""
+"""Age up to which a node counts as new."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -39,13 +39,13 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     gpus: tuple[GpuType, ...]
     left: LeakReport | None
-    """What is left of the pods that checked the network; None if none were created."""
+    """Objects left of the pods that checked the network; None if none were created."""
 
 
 async def check_cluster(
     cluster: Cluster, *, image: str, version: str, say: Callable[[str], None]
 ) -> ClusterReport:
-    """Run all checks. `image` is that of the pods that check the network. Raises
+    """Run all checks. `image` is the image of the pods that check the network. Raises
     EnvironmentProblem."""
     exporters = await find_exporters(cluster)
     probed = await probe_network(cluster, exporters or (), image=image, version=version, say=say)
@@ -66,8 +66,8 @@ async def check_cluster(
 
 
 async def nodes_of(cluster: Cluster) -> tuple[NodeFacts, ...] | None:
-    """Return the facts of all nodes; None if they may not be listed. Waits for the time of a ready
-    node that is so new that it has not reported one yet."""
+    """Return the facts of all nodes; None if the user may not list them. Waits for the clock of a
+    ready node that is too new to have reported it."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + FIRST_LEASE_S
     while True:

@@ -1,10 +1,10 @@
 """Reads the facts of a cluster: its nodes with their GPUs and clocks, and its GPU exporters.
 
-The offset of a node's clock is known without a pod: the kubelet writes the time of its report by
-its own clock, and the API server stores when it received that report, both in whole seconds. A
-kubelet that has just started has made no report since it registered, and the next may follow
-minutes later. Its lease has the same two times and is renewed every ten seconds, but many users may
-not read it. Exporters are found by the labels that their usual installations give to their pods.
+The offset of a node's clock can be computed without a pod: the kubelet writes the time of its
+report by its own clock, and the API server stores the time of receipt, both in whole seconds. A
+kubelet that has just started has only registered, and its first report may follow minutes later.
+Its lease has the same two times and is renewed every ten seconds, but many users may not read it.
+Exporters are found by the labels that their usual installations set on their pods.
 """
 
 import ipaddress
@@ -26,13 +26,13 @@ PRODUCT_LABELS = (
     "nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator", "kubernetes.azure.com/accelerator",
 )  # fmt: skip
-"""Labels whose value is the type of a node's GPUs."""
+"""Labels with the type of a node's GPUs."""
 PRESENT_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
 """Labels that are `true` on a node with a GPU."""
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 """Conditions of a node that lacks a resource. Other conditions may be true on a healthy node."""
 VALUES: dict[str, dict[str, GpuExporter]] = {}
-"""By label of a pod and its value, the kind of exporter."""
+"""Kind of exporter, by label of its pod and value of the label."""
 for _kind in GPU_EXPORTERS:
     for _label_name, _values in _kind.pod_labels.items():
         VALUES.setdefault(_label_name, {}).update(dict.fromkeys(_values, _kind))
@@ -41,7 +41,7 @@ for _kind in GPU_EXPORTERS:
 def read_nodes(
     nodes: Iterable[Json], pods: Iterable[Json] | None, leases: Iterable[Json] | None = None
 ) -> tuple[NodeFacts, ...]:
-    """Return the facts of all nodes. `pods` and `leases` None: they may not be listed."""
+    """Return the facts of all nodes. `pods` and `leases` are None if the user may not list them."""
     used = None if pods is None else used_by_node(pods)
     renewed = {lease["metadata"]["name"]: lease_ahead_s(lease) for lease in leases or ()}
     return tuple(_read(node, used, renewed) for node in nodes)
@@ -84,7 +84,7 @@ def _gpus(status: Json, product: str, used: Mapping[str, float] | None) -> tuple
 
 
 def clock_ahead_s(node: Json) -> int | None:
-    """Return how far a ready node's clock is ahead of the API server's, in whole seconds and to a
+    """Return how far a ready node's clock is ahead of the API server's, in seconds, accurate to one
     second. None if its last report cannot be identified."""
     report = conditions_of(node).get("Ready", {}).get("lastHeartbeatTime")
     taken = [
@@ -98,7 +98,7 @@ def clock_ahead_s(node: Json) -> int | None:
 
 
 def lease_ahead_s(lease: Json) -> int | None:
-    """Return the same from the lease of a node; None if the lease does not tell."""
+    """Return the same from the lease of a node; None if the lease does not show it."""
     taken = [
         each["time"]
         for each in lease["metadata"].get("managedFields") or ()
@@ -122,8 +122,8 @@ def _has_heartbeat(fields: Json) -> bool:
 
 
 async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:
-    """Return the exporters that run in the cluster; None if pods of all namespaces may not be
-    listed. Raises Unreachable."""
+    """Return the exporters that run in the cluster; None if the user may not list pods of all
+    namespaces. Raises Unreachable."""
     pods: dict[str, Json] = {}
     for label, values in VALUES.items():
         selector = f"{label} in ({','.join(values)})"
@@ -135,7 +135,7 @@ async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:
 
 
 def exporters_of(pods: Iterable[Json]) -> tuple[Exporter, ...]:
-    """Return the exporters among pods, sorted by node. Pods that do not run are left out."""
+    """Return the exporters among pods, sorted by node. Pods that are not running are left out."""
     found = (_exporter(each) for each in pods)
     return tuple(sorted((e for e in found if e is not None), key=lambda e: (e.node, e.pod)))
 
@@ -162,8 +162,8 @@ def _exporter(pod: Json) -> Exporter | None:
 def grouped(
     exporters: Iterable[Exporter], *, users_namespace: str, users: tuple[str, ...]
 ) -> tuple[ClusterExporters, ...]:
-    """Return the exporters as a config has them, grouped by the label that a NetworkPolicy selects.
-    `users` are those of `ClusterExporters`."""
+    """Return the exporters in the format of a config, grouped by the label that a NetworkPolicy
+    selects. `users` are those of `ClusterExporters`."""
     groups = defaultdict(list)
     for each in exporters:
         groups[each.namespace, each.label, each.port, each.is_on_host].append(each.url)
@@ -187,7 +187,7 @@ def _label(labels: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _port(pod: Json, default: int) -> int:
-    """Return the port that is called metrics or is the exporter's default, else the only one."""
+    """Return the port named metrics or equal to the exporter's default; else the only port."""
     ports = [
         (each.get("name", ""), int(each["containerPort"]))
         for container in pod["spec"].get("containers") or ()

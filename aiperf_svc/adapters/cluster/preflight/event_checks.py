@@ -1,5 +1,5 @@
-"""Checks whether what the events of a config disturb is there, before the stack is made. The rights
-that they need are those of `rights.event_rights`."""
+"""Checks before the stack is created that the objects exist that the config's events disturb.
+`rights.event_rights` lists the rights that the events need."""
 
 from collections.abc import Iterator
 
@@ -49,7 +49,7 @@ async def _check_others(
 
 
 def _check_own(plan: StackPlan, event: Event, named: str) -> Check | None:
-    """Check what an event of the stack names, by the objects that the stack will have."""
+    """Check the objects that an event of the stack names against the stack's manifests."""
     release = plan.release
     if event.pool is not None:
         labels = plan.config.deployment.target.pools[event.pool].labels
@@ -65,7 +65,7 @@ def _check_own(plan: StackPlan, event: Event, named: str) -> Check | None:
         template = known[event.deployment]
         return _check_signals(event, template, f"Deployment {event.deployment}", named)
     if release is not None and release.custom_resources:
-        # Its operator may make one of this name.
+        # Its operator may create a Deployment of this name.
         return None
     there = ", ".join(known) or "none"
     hint = did_you_mean(event.deployment, list(known), f"it has {there}")
@@ -79,7 +79,7 @@ def _check_own(plan: StackPlan, event: Event, named: str) -> Check | None:
 
 
 def _own_deployments(plan: StackPlan) -> Iterator[tuple[str, Json]]:
-    """Yield the Deployments that may be disturbed, with the template of their pods."""
+    """Yield the Deployments that events may disturb, with their pod templates."""
     if plan.target is not None:
         shares = {"shareProcessNamespace": plan.target.shares_processes}
         yield plan.identity.name(HOST), {"spec": shares}

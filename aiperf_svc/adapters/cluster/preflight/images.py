@@ -1,5 +1,5 @@
-"""Checks of the images before the stack is created: whether nodes have them, whether a pod of the
-services' image runs, and whether this image has the package of a workload of another project.
+"""Checks the images before the stack is created: whether nodes have them, whether a pod of the
+services' image runs, and whether this image contains the package of a third-party workload.
 
 The services run in the image, and such a package is installed beside the runner. Without it in the
 image, each service would end with "no such kind" when the stack is up.
@@ -43,8 +43,8 @@ if found[0].version != version:
 
 
 def judge_image(plan: StackPlan, nodes: Sequence[Json]) -> Check:
-    """Check what the nodes report about the images. A node lists only its largest fifty, so an
-    image that is not listed may be there."""
+    """Check what the nodes report about the images. A node lists only its largest fifty images, so
+    an unlisted image may be present."""
     every = (image for pod in plan.pods for image in pod.images)
     images = sorted({(image.name, image.pull_policy) for image in every})
     listed = [
@@ -76,8 +76,7 @@ def judge_image(plan: StackPlan, nodes: Sequence[Json]) -> Check:
 
 
 def _image_keys(plan: StackPlan) -> dict[str, str]:
-    """Return the key of the config that names each image. The services' image is in pods of
-    others too."""
+    """Return the config key of each image. Pods with other images contain the services' too."""
     pods = (
         (plan.ranks, "workload.image"),
         (plan.target, "deployment.target.image"),
@@ -88,7 +87,7 @@ def _image_keys(plan: StackPlan) -> dict[str, str]:
 
 
 def spellings(image: str) -> frozenset[str]:
-    """Return the names under which a node may list an image. Short names are Docker Hub's."""
+    """Return the names under which a node may list an image. Short names belong to Docker Hub."""
     first, slash, _ = image.partition("/")
     if not slash:
         return frozenset({image, f"docker.io/library/{image}"})
@@ -121,19 +120,19 @@ def image_works(plan: StackPlan) -> Check:
 
 
 class PulledImages(NamedTuple):
-    """Images that a node has pulled before they are needed."""
+    """Images that a node has pulled in advance."""
 
     node: str
     """Value of its label `kubernetes.io/hostname`."""
     digests: dict[str, str]
-    """Digest, or id, of each image by its name."""
+    """Digest or id of each image, by name."""
 
 
 async def pull_images(
     cluster: Cluster, plans: Sequence[StackPlan], *, namespace: str | None, node: str = ""
 ) -> PulledImages | str:
-    """Pull the images of the targets of these plans onto one node: the given one, else one that has
-    room for the first of them. Returns why not where no pod may be created. `namespace` None: it
+    """Pull the images of these plans' targets onto one node: `node` if set, else a node with room
+    for the first target. Returns the reason if no pod may be created. `namespace` is None if it
     does not exist yet. Raises EnvironmentProblem if an image cannot be pulled, Unreachable."""
     targets = {each.target.image.name: each.target for each in plans if each.target}
     pod_namespace = await PodNamespace(cluster, plans[0], namespace).find()
@@ -159,11 +158,11 @@ async def pull_images(
 
 
 def _pulling_pod(plan: StackPlan, target: PodPlan, name: str, host: str) -> Json:
-    """Return a pod whose only program does not exist: that it cannot start shows that the image is
-    there. The first pod requests what the target does, so that the scheduler finds a node; the
+    """Return a pod with a program that does not exist: its start error shows that the image is
+    present. The first pod requests the target's resources, so the scheduler finds a node; the
     others go to the node with that `name`."""
     is_first, placement = not name, in_visit(target, node=host).placement
-    if name:  # The kubelet refuses a pod whose node is none of those that it requires.
+    if name:  # The kubelet refuses a pod on a node that its affinity excludes.
         placement = placement.model_copy(update={"require_nodes": {}})
     requests = target.requests if is_first else plan.deadline.requests
     container = restricted_container(
@@ -201,8 +200,8 @@ async def _hostname(cluster: Cluster, node: str) -> str:
 
 
 async def check_kinds(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> list[Check]:
-    """Check with a pod for each kind of a tool, except those of this project, whether the image has
-    its package. Raises Unreachable."""
+    """Check whether the image has the package of each third-party kind of tool, with a pod for each
+    kind. Raises Unreachable."""
     kinds = workload_of(plan.config).kinds_of(plan.config)
     return [await _check_kind(cluster, plan, where, each) for each in kinds if each not in OWN]
 

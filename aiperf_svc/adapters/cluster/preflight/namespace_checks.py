@@ -1,5 +1,5 @@
-"""Decides whether a namespace can be used by a stack: whether it exists, admits the pods, adds no
-sidecars to them, and lasts long enough."""
+"""Decides whether a stack can use a namespace: whether it exists, admits the pods, adds no sidecars
+to them, and lasts long enough."""
 
 from datetime import datetime
 
@@ -17,12 +17,11 @@ MESHES = {
     "kuma.io/sidecar-injection": ("enabled", "true"),
     "consul.hashicorp.com/connect-inject": ("true",),
 }
-"""Labels and annotations by which a namespace requests a sidecar in every pod; () means any
-value."""
+"""Labels and annotations that request a sidecar in every pod of a namespace; () is any value."""
 
 
 def judge_namespace(plan: StackPlan, namespace: Json | None) -> Check:
-    """Check whether the namespace is as in the config. None: it does not exist."""
+    """Check whether the namespace is as in the config. `namespace` is None if it does not exist."""
     wanted = plan.config.deployment.namespace
     if wanted.mode == "auto":
         name = f"aiperf-{plan.identity.stack}-…"
@@ -56,7 +55,7 @@ def judge_namespace(plan: StackPlan, namespace: Json | None) -> Check:
 
 
 def is_own(plan: StackPlan, namespace: Json) -> bool:
-    """Return whether an earlier `up` of the same stack made the namespace."""
+    """Return whether an earlier `up` of the same stack created the namespace."""
     labels = namespace["metadata"].get("labels") or {}
     return labels.items() >= plan.identity.selector().items()
 

@@ -1,9 +1,9 @@
-"""Checks a cluster's network with two pods in a namespace of their own: whether NetworkPolicies are
-enforced, and whether a pod can read the pages of GPU exporters.
+"""Checks a cluster's network with two pods in a separate namespace: whether NetworkPolicies are
+enforced, and whether a pod can read the metrics pages of GPU exporters.
 
-Afterwards the namespace is deleted, and remaining objects are looked for by label. If this process
-is killed, a deadline in the namespace deletes it, as in every stack. `network_program.py` is the
-program of both pods.
+Afterwards the namespace is deleted, and a search by label finds remaining objects. If this process
+is killed, a deadline in the namespace deletes it, as in every stack. Both pods run
+`network_program.py`.
 """
 
 import asyncio
@@ -41,17 +41,17 @@ LISTENER, CONNECTOR = "listener", "connector"
 DEADLINE = "deadline"
 ALLOWED_PORT, FORBIDDEN_PORT = 9001, 9002
 TTL_S = 300
-"""Time after which the namespace deletes itself; a check takes a quarter of that."""
+"""Time after which the namespace deletes itself; a check takes a quarter of it."""
 CONNECTOR_S = 60
-"""Longest time for the pod that connects."""
+"""Timeout of the pod that connects."""
 READY_FILE = "/tmp/kept"
 _MI = 2**20
 SIZE = Requests(10, 64 * _MI, storage_bytes=26 * _MI, storage_limit_bytes=256 * _MI)
 RBAC = "rbac.authorization.k8s.io"
 START_S = 60.0
-"""Longest time until the pod that listens has an address."""
+"""Timeout until the listening pod has an address."""
 GONE_S = 60.0
-"""Longest time until everything is gone."""
+"""Timeout until all objects are gone."""
 NAMESPACES = "/api/v1/namespaces"
 
 
@@ -61,7 +61,7 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
     image: ImagePlan
 
     def manifest_of_namespace(self) -> Json:
-        """Return the namespace. Its annotation lets `gc` find it when its time is over."""
+        """Return the namespace. `gc` finds it by its annotation when its time is over."""
         metadata = {
             "name": self.namespace,
             "labels": {**self._labels(), "pod-security.kubernetes.io/enforce": "restricted"},
@@ -70,8 +70,8 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
         return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
     def manifests(self) -> Iterator[tuple[str, Json]]:
-        """Yield the path and the manifest of all objects inside except the pods: the policy, and
-        the rights of the deadline to delete the namespace."""
+        """Yield the path and the manifest of all objects in the namespace except the pods: the
+        policy, and the deadline's rights to delete the namespace."""
         yield self._policy()
         yield self._inside("", "v1", "ServiceAccount", "serviceaccounts", DEADLINE)
         rule = {
@@ -92,7 +92,7 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def listener(self, program: str) -> Json:
-        """Return the pod that listens at both ports and keeps the deadline."""
+        """Return the pod that listens on both ports and enforces the deadline."""
         command = ["python", "-P", "-c", program, "listen", str(FORBIDDEN_PORT), str(ALLOWED_PORT)]
         listening = restricted_container(LISTENER, command, image=self.image, requests=SIZE)
         keep = ("python", "-P", "-m", "aiperf_svc", DEADLINE)
@@ -106,7 +106,8 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
         keeping["env"] = [{"name": name, "value": value} for name, value in environ.items()]
         keeping["volumeMounts"] = [{"name": "tmp", "mountPath": "/tmp"}]
         pod = self._pod(LISTENER, [listening, keeping])
-        # It ends with the namespace, which its deadline deletes if the runner does not.
+        # It ends with the namespace. If the runner does not delete the namespace, the deadline
+        # does.
         del pod["spec"]["activeDeadlineSeconds"]
         pod["spec"] |= {
             "restartPolicy": "Always",
@@ -117,7 +118,7 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
         return pod
 
     def connector(self, program: str, address: str, urls: Sequence[str]) -> Json:
-        """Return the pod that connects to the other's address and reads the pages."""
+        """Return the pod that connects to the other pod and reads the pages."""
         ports = (str(ALLOWED_PORT), str(FORBIDDEN_PORT))
         command = ["python", "-P", "-c", program, "connect", address, *ports, *urls]
         container = restricted_container(CONNECTOR, command, image=self.image, requests=SIZE)
@@ -163,7 +164,7 @@ def plan_objects(suffix: str, *, image: str, version: str) -> NetworkObjects:
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """The result of the pods, and the objects that are left of them."""
+    """The result of the pods, and the objects left of them."""
 
     result: ProbeResult
     left: LeakReport | None = None
@@ -178,7 +179,7 @@ async def probe_network(
     version: str,
     say: Callable[[str], None],
 ) -> Probed:
-    """Run the pods and remove everything. `say` gets a line when the namespace exists. Raises
+    """Run the pods and remove everything. `say` is called when the namespace exists. Raises
     EnvironmentProblem if the cluster stops responding."""
     objects = plan_objects(secrets.token_hex(3), image=image, version=version)
     missing = await denied(cluster, _rights(objects.namespace))
@@ -191,7 +192,7 @@ async def probe_network(
     except Refused as error:
         return Probed(ProbeResult(not_tried=f"cannot create its namespace: {error}"))
     reports: list[LeakReport] = []
-    async with _removed_after(cluster, objects, uid=uid, reports=reports):
+    async with _remove_after(cluster, objects, uid=uid, reports=reports):
         say(f"two pods in namespace {objects.namespace} check the network")
         try:
             result = await _run(cluster, objects, exporters)
@@ -202,11 +203,11 @@ async def probe_network(
 
 async def _make_namespace(cluster: Cluster, objects: NetworkObjects) -> str:
     """Create the namespace and return its UID. Raises Refused, Unreachable, and EnvironmentProblem
-    if the namespace may be left."""
+    if the namespace may remain."""
     try:
         made = await cluster.post(NAMESPACES, objects.manifest_of_namespace())
     except (Refused, Unreachable, asyncio.CancelledError) as error:
-        # The namespace may exist although the API server failed, or no response came.
+        # The namespace may exist although the API server failed or did not respond.
         if isinstance(error, asyncio.CancelledError) or error.is_temporary:
             await asyncio.shield(remove_made(cluster, f"{NAMESPACES}/{objects.namespace}"))
         raise
@@ -214,11 +215,11 @@ async def _make_namespace(cluster: Cluster, objects: NetworkObjects) -> str:
 
 
 @asynccontextmanager
-async def _removed_after(
+async def _remove_after(
     cluster: Cluster, objects: NetworkObjects, *, uid: str, reports: list[LeakReport]
 ) -> AsyncIterator[None]:
-    """Delete the namespace in all cases, and add a report of what is left. A first Ctrl-C waits for
-    the whole removal, a second one only for the request."""
+    """Delete the namespace in all cases, and report remaining objects. After one Ctrl-C it still
+    waits for the whole removal, after a second one only for the request."""
     path = f"{NAMESPACES}/{objects.namespace}"
     try:
         yield
@@ -249,7 +250,7 @@ async def _run(
         longest_s=START_S,
     )
     if listening.pod is None:
-        return ProbeResult(not_tried=_not_started(listening))
+        return ProbeResult(not_tried=_start_failure(listening))
     address = listening.pod["status"]["podIP"]
     urls = [each.url for each in exporters]
     await cluster.post(pods, objects.connector(program, address, urls))
@@ -260,13 +261,13 @@ async def _run(
         longest_s=CONNECTOR_S,
     )
     if ended.pod is None:
-        return ProbeResult(not_tried=_not_started(ended))
+        return ProbeResult(not_tried=_start_failure(ended))
     if ended.pod["status"]["phase"] == "Failed":
         return ProbeResult(not_tried=f"the pod that connects failed: {end_message(ended.pod)}")
     return _read(await cluster.text(f"{pods}/{CONNECTOR}/log"))
 
 
-def _not_started(waited: WaitedPod) -> str:
+def _start_failure(waited: WaitedPod) -> str:
     return f"a pod does not start: {waited.failure or 'it takes too long'}"
 
 
@@ -287,7 +288,7 @@ def _read(log: str) -> ProbeResult:
 
 
 def _rights(namespace: str) -> tuple[Right, ...]:
-    """Return the rights that are needed before anything is created, so that it can be removed."""
+    """Return the rights needed before anything is created, including those for the removal."""
     return (
         Right("", "namespaces", "create"),
         Right("", "namespaces", "get", name=namespace),

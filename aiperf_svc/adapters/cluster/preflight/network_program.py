@@ -1,8 +1,8 @@
 """The program of the two pods that check a cluster's network. It is sent to them as text, so it
-needs nothing but Python's standard library.
+uses only Python's standard library.
 
 `listen PORT...` accepts connections. `connect HOST ALLOWED FORBIDDEN URL...` tries both ports until
-they differ, reads the pages of GPU exporters, and prints what it has found as one line of JSON.
+they differ, reads the pages of GPU exporters, and prints the result as one line of JSON.
 """
 
 import concurrent.futures
@@ -17,7 +17,7 @@ from typing import Any
 
 CONNECT_S = 2.0
 DIFFER_S = 15.0
-"""Longest time for the other pod to listen, and for a policy to take effect."""
+"""Timeout until the other pod listens and a policy takes effect."""
 PAGE_S = 5.0
 PAGE_BYTES = 4 * 2**20
 GPU_LABEL = re.compile(r'[{,]gpu="([^"]*)"')
@@ -25,7 +25,7 @@ XID = "DCGM_FI_DEV_XID_ERRORS"
 
 
 def listen(ports: list[int]) -> None:
-    """Accept connections on all ports for ever. The last port opens when all others are open."""
+    """Accept connections on all ports for ever. The last port opens after all others."""
     for port in ports:
         listener = socket.create_server(("", port))
         threading.Thread(target=accept, args=(listener,)).start()
@@ -38,7 +38,7 @@ def accept(listener: socket.socket) -> None:
 
 
 def attempt(host: str, port: int) -> str:
-    """Return the error of a connection; empty if it succeeds."""
+    """Connect and return the error; empty on success."""
     try:
         socket.create_connection((host, port), CONNECT_S).close()
     except OSError as error:
@@ -47,8 +47,8 @@ def attempt(host: str, port: int) -> str:
 
 
 def connect(host: str, allowed: int, forbidden: int) -> dict[str, str]:
-    """Try both ports until only the allowed one is open, or the time is over. The allowed one is
-    tried before and after the other, so that a missing pod is not taken for an enforced policy."""
+    """Try both ports until only the allowed one is open, or until the timeout. The allowed port is
+    tried before and after the other, so a missing pod is not mistaken for an enforced policy."""
     end = time.monotonic() + DIFFER_S
     while True:
         first, refused = attempt(host, allowed), attempt(host, forbidden)
@@ -58,7 +58,7 @@ def connect(host: str, allowed: int, forbidden: int) -> dict[str, str]:
 
 
 def read_page(url: str) -> dict[str, Any]:
-    """Return how many GPUs are on a page, and the Xid errors, or why there is no page."""
+    """Return the number of GPUs and the Xid errors on a page, or why it cannot be read."""
     try:
         with urllib.request.urlopen(url, timeout=PAGE_S) as response:
             text = response.read(PAGE_BYTES).decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Short-lived pods that check something before the stack is created: their manifest, and how they
+"""Short-lived pods that check something before the stack is created: their manifests, and how they
 are run, awaited and removed.
 
-Pod Security `restricted` admits them, they have no token, and they end by themselves after a while.
+Pod Security `restricted` admits them, they have no token, and they have a deadline.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ CONTAINER_SECURITY: Json = {
     "capabilities": {"drop": ["ALL"]},
 }
 DEADLINE_S = 90
-"""Deadline of the pod itself, so that it ends even if the runner is gone."""
+"""Deadline of the pod, which ends it even if the runner is gone."""
 POLL_S = 0.5
 REMOVE_S = 10.0
-"""Time in which a failed removal is tried again."""
+"""Time for which a failed removal is retried."""
 UNPLACED_S = 10.0
-"""Longest time until the pod has a node."""
+"""Timeout until the pod is assigned to a node."""
 
 
 def restricted_pod(
@@ -60,7 +60,7 @@ def restricted_pod(
     placement: Placement,
     deadline_s: int,
 ) -> Json:
-    """Return the manifest of a pod that runs once, on a node that the placement requires."""
+    """Return the manifest of a pod that runs once, on a node that satisfies the placement."""
     terms = [
         {"key": label, "operator": "In", "values": list(values)}
         for label, values in placement.require_nodes.items()
@@ -73,7 +73,7 @@ def restricted_pod(
         "metadata": {
             "name": name,
             "labels": {**labels, **OPT_OUT_LABELS},
-            # `gc` removes what a killed runner could not.
+            # `gc` removes the pod of a killed runner.
             "annotations": {
                 **(annotations or {}),
                 **OPT_OUT_ANNOTATIONS,
@@ -101,7 +101,7 @@ def restricted_pod(
 def restricted_container(
     name: str, command: Sequence[str], *, image: ImagePlan, requests: Requests
 ) -> Json:
-    """Return a container whose termination message is the end of its log if it fails."""
+    """Return a container that uses the end of its log as its termination message if it fails."""
     memory, limit = format_size(requests.memory_bytes), requests.cpu_limit_millis
     return {
         "name": name,
@@ -126,9 +126,9 @@ def restricted_container(
 
 
 def idle_pod(plan: StackPlan, name: str, program: str = "", *arguments: str) -> Json:
-    """Return the manifest of a pod that ends as soon as a program in Python has. It has the
-    resources of the deadline's pod, the smallest of the stack: a LimitRange and a quota that admit
-    that pod admit this one."""
+    """Return the manifest of a pod that runs a Python program and ends with it. It has the
+    resources of the deadline's pod, the smallest of the stack: a LimitRange or quota that admits
+    that pod admits this one."""
     worker, command = plan.load_pod, ("python", "-P", "-c", program, *arguments)
     container = restricted_container(
         PREFLIGHT, command, image=worker.image, requests=plan.deadline.requests
@@ -149,14 +149,14 @@ def pod_name(plan: StackPlan) -> str:
 
 
 class WaitedPod(msgspec.Struct, frozen=True):
-    """A pod in the state that was waited for, or the reason why it did not reach it."""
+    """A pod in the expected state, or the reason why it did not reach it."""
 
     pod: Json | None
     failure: str = ""
     is_image_missing: bool = False
 
     def problem(self, name: str, intro: str = "") -> Check:
-        """Return the check of this name that could not be done. Only a missing image fails it."""
+        """Return the check of this name as not done. It fails only if the image is missing."""
         state: State = "failed" if self.is_image_missing else "not checked"
         return Check(name, state, intro + self.failure)
 
@@ -169,8 +169,8 @@ async def run_pod(
     until: Callable[[Json], bool] = has_ended,
     longest_s: float = DEADLINE_S,
 ) -> WaitedPod:
-    """Run a pod until it has ended, or satisfies `until`, and remove it. Raises Unreachable, and
-    EnvironmentProblem if the pod may be left."""
+    """Run a pod until it has ended or satisfies `until`, and remove it. Raises Unreachable, and
+    EnvironmentProblem if the pod may remain."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     its_path = f"{path}/{pod['metadata']['name']}"
     may_exist = True
@@ -182,7 +182,7 @@ async def run_pod(
             return WaitedPod(None, f"the pod for this check cannot be created: {error}")
         waited = await wait_for_pod(cluster, its_path, until=until, longest_s=longest_s)
     finally:
-        # Remove the pod also if the caller is cancelled or the response was lost.
+        # Remove the pod even if the caller was cancelled or the response was lost.
         if may_exist:
             await asyncio.shield(remove_made(cluster, its_path, grace_s=0))
     if waited.pod is not None or waited.is_image_missing:
@@ -194,8 +194,8 @@ async def run_pod(
 async def wait_for_pod(
     cluster: Cluster, path: str, *, until: Callable[[Json], bool], longest_s: float
 ) -> WaitedPod:
-    """Wait until a pod satisfies `until`, cannot do so any more, or the time is over. Raises
-    Refused, Unreachable."""
+    """Wait until a pod satisfies `until` or no longer can, or until the timeout. Raises Refused,
+    Unreachable."""
     detector = StartupFailureDetector(unschedulable_s=UNPLACED_S)
     end_mono_s = time.monotonic() + longest_s
     while time.monotonic() < end_mono_s:
@@ -214,8 +214,8 @@ async def wait_for_pod(
 async def remove_made(
     cluster: Cluster, path: str, *, uid: str | None = None, grace_s: int | None = None
 ) -> None:
-    """Delete what a check has made, or may have made although the API server reported an error.
-    Raises EnvironmentProblem that names it if it may be left."""
+    """Delete an object that a check has created, or may have created although the API server
+    reported an error. Raises EnvironmentProblem that names it if it may remain."""
     removing = partial(cluster.delete, path, uid=uid, grace_s=grace_s)
     try:
         await retried(removing, within_s=REMOVE_S, pause_s=POLL_S)

@@ -20,12 +20,13 @@ from aiperf_svc.plan.pods import PodPlan, Requests
 from aiperf_svc.plan.stack import StackPlan
 
 MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
-"""Scopes of a quota that match our pods, which have requests and no active deadline."""
+"""Scopes of quotas that match the stack's pods, which have requests and no active deadline."""
 
 
 def quota_requests(plan: StackPlan, *, default_cpu_limit: str = "0") -> dict[str, float]:
-    """Return everything that quotas count, for the whole stack, in cores, bytes and objects.
-    `default_cpu_limit` is that of containers without one. Those of a release are not known."""
+    """Return all resources of the stack that quotas count, in cores, bytes and objects.
+    `default_cpu_limit` applies to containers without a limit. The defaults of a release are
+    unknown."""
     requested: Counter[str] = Counter()
     own = {pod.name: round(parse_quantity(default_cpu_limit) * 1000) for pod in plan.pods}
     for pod in plan.scheduled:
@@ -50,7 +51,7 @@ def quota_requests(plan: StackPlan, *, default_cpu_limit: str = "0") -> dict[str
                 requested["requests.storage"] += claims * volume.size_bytes
     expose = plan.config.deployment.results.expose
     requested["services"] += expose != "port-forward"
-    # A load balancer also takes a port of the nodes.
+    # A load balancer also uses a port of the nodes.
     requested["services.nodeports"] = expose in ("NodePort", "LoadBalancer")
     requested["services.loadbalancers"] = expose == "LoadBalancer"
     found = {name: float(value) for name, value in requested.items()}
@@ -87,8 +88,8 @@ def _cpu_limit_millis(pod: PodPlan, default: int) -> int:
 
 
 def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]) -> Check:
-    """Check whether quotas leave enough for the stack, with the limits that limit ranges give its
-    containers."""
+    """Check whether quotas leave enough for the stack, including the limits that limit ranges set
+    on its containers."""
     default = _default_cpu_limit(ranges)
     requested = quota_requests(plan, default_cpu_limit=default or "0")
     short: list[str] = []
@@ -98,9 +99,9 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]
         if spec.get("scopeSelector"):
             unclear.append(name)
             continue
-        if not _counts_us(quota):
+        if not _counts_pods(quota):
             continue
-        short += _short_of(quota, requested)
+        short += _missing(quota, requested)
         if "limits.cpu" in _hard(quota) and not default:
             bare = _without_cpu_limit(plan)
             if bare:
@@ -129,7 +130,7 @@ def _without_cpu_limit(plan: StackPlan) -> list[str]:
 
 
 def _limit_keys(pods: Collection[str]) -> str:
-    """Return the keys of the config that give these pods a CPU limit."""
+    """Return the keys of the config that set a CPU limit on these pods."""
     keys = []
     if set(pods) - {HOST}:
         keys.append("deployment.pods.NAME.cpu_limit")
@@ -143,7 +144,7 @@ def _hard(quota: Json) -> Mapping[str, str]:
     return hard
 
 
-def _short_of(quota: Json, requested: Mapping[str, float]) -> Iterator[str]:
+def _missing(quota: Json, requested: Mapping[str, float]) -> Iterator[str]:
     used = quota.get("status", {}).get("used") or {}
     for resource, hard in _hard(quota).items():
         wanted = requested.get(resource, 0.0)
@@ -157,50 +158,50 @@ def _short_of(quota: Json, requested: Mapping[str, float]) -> Iterator[str]:
 
 
 class Quotas(NamedTuple):
-    """The quotas of a namespace, the stacks of an experiment whose pods there they do not count
-    yet, and the limit of containers without one."""
+    """The quotas of a namespace, the running stacks whose pods there the quotas do not count yet,
+    and the default limit of containers."""
 
     quotas: Sequence[Json]
-    coming: Sequence[StackPlan]
+    starting: Sequence[StackPlan]
     default_cpu_limit: str
 
     def has_room(self, plan: StackPlan, beside: Iterable[StackPlan] = ()) -> bool:
-        """Return whether they leave enough for a stack, beside others that begin with it."""
+        """Return whether they leave enough for a stack beside the others that are starting."""
         requested = dict[str, float]()
-        for each in (plan, *self.coming, *beside):
+        for each in (plan, *self.starting, *beside):
             counted = quota_requests(each, default_cpu_limit=self.default_cpu_limit)
             for name, value in counted.items():
                 requested[name] = requested.get(name, 0.0) + value
-        return not any(any(_short_of(each, requested)) for each in self.quotas if _counts_us(each))
+        return not any(any(_missing(each, requested)) for each in self.quotas if _counts_pods(each))
 
 
 async def read_quotas(cluster: Cluster, space: Namespace, running: Sequence[StackPlan]) -> Quotas:
-    """Return the quotas of the namespace of stacks, of which some run; none for a namespace that
-    each makes for itself, or if they may not be listed. A stack whose pods are not all there counts
-    by its plan beside what the quotas count of it. Raises Unreachable."""
+    """Return the quotas of a namespace in which some stacks run. The result is empty if each stack
+    creates its own namespace, or if the user may not list quotas. A stack whose pods do not all
+    exist yet counts by its plan, in addition to the part that the quotas already count. Raises
+    Unreachable."""
     quotas = ranges = None
     if space.mode == "existing":
         inside = f"/api/v1/namespaces/{space.name}"
         quotas = await try_list(cluster, f"{inside}/resourcequotas")
         ranges = await try_list(cluster, f"{inside}/limitranges") if quotas else None
-    coming = []
+    starting = []
     for each in running if quotas else ():
         pods = await list_pods(cluster, str(space.name), each.identity.selector()) or []
         if sum(not has_ended(pod) for pod in pods) < each.totals.pods:
-            coming.append(each)
-    return Quotas(quotas or [], coming, _default_cpu_limit(ranges or ()) or "0")
+            starting.append(each)
+    return Quotas(quotas or [], starting, _default_cpu_limit(ranges or ()) or "0")
 
 
-def _counts_us(quota: Json) -> bool:
-    """Return whether a quota counts the pods of a stack. One that applies to some priority classes
-    is unknown and does not."""
+def _counts_pods(quota: Json) -> bool:
+    """Return whether a quota counts the pods of a stack. A quota for some priority classes may or
+    may not count them; the result is then False."""
     spec = quota.get("spec", {})
     return not spec.get("scopeSelector") and not set(spec.get("scopes") or ()) - MATCHING_SCOPES
 
 
 def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Json]) -> Check:
-    """Check whether every pod is within the bounds, and would not be throttled by a default
-    limit."""
+    """Check whether every pod is within the bounds and not throttled by a default limit."""
     every = [
         (each["metadata"]["name"], limit)
         for each in ranges
@@ -253,7 +254,7 @@ def _outside(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterator[str]:
 
 def _claims_outside(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterator[str]:
     """Yield the claims of a pod whose size a LimitRange does not allow. The dry run does not try
-    them, since a StatefulSet makes them."""
+    them, because a StatefulSet creates them."""
     sizes = [v.size_bytes for v in pod.all_volumes if v.kind in ("claim", "shared-claim")]
     for name, limit in limits:
         if limit.get("type") != "PersistentVolumeClaim":
@@ -265,7 +266,7 @@ def _claims_outside(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterato
 
 
 def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterator[str]:
-    """Yield the requests of containers that exceed the limit which a LimitRange gives them. The API
+    """Yield the requests of containers that exceed the default limit of a LimitRange. The API
     server refuses such pods."""
     for container in (*pod.preparations, *pod.containers):
         requests, requested = container.requests, dict[str, float]()

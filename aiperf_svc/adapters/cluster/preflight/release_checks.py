@@ -1,5 +1,5 @@
-"""Checks what a target of kind release needs of the cluster: the types of its objects, and the
-operators that `deployment.target.admit` names."""
+"""Checks the cluster's prerequisites for a target of kind release: the types of its objects, and
+the operators in `deployment.target.admit`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,8 +37,8 @@ async def check_release(cluster: Cluster, plan: StackPlan) -> list[Check]:
 def judge_types(
     custom: list[Json], served: Mapping[str, list[Json]], cluster_scoped: tuple[str, ...]
 ) -> Check:
-    """Check whether the cluster has the types of custom resources, and in namespaces unless they
-    are listed. `served` has the types of each version."""
+    """Check whether the cluster has the types of the custom resources, and whether each is
+    namespaced or listed as cluster-scoped. `served` has the types of each version."""
     missing: dict[str, None] = {}
     unlisted = []
     for each in custom:
@@ -69,10 +69,9 @@ def judge_types(
 
 
 def judge_operators(found: list[tuple[AdmittedPods, list[Any] | None]]) -> Check:
-    """Check whether each entry of `admit` has a pod that is ready. None: its pods may not be
-    listed."""
+    """Check whether each entry of `admit` has a ready pod; None if they may not be listed."""
     lacking = [
-        _place(each) for each, pods in found if pods is not None and not any(map(is_ready, pods))
+        _pods_of(each) for each, pods in found if pods is not None and not any(map(is_ready, pods))
     ]
     if lacking:
         return Check(
@@ -81,12 +80,12 @@ def judge_operators(found: list[tuple[AdmittedPods, list[Any] | None]]) -> Check
             f"no pod is ready in {'; '.join(lacking)}",
             "start the operator or gateway, or correct deployment.target.admit",
         )
-    unknown = [_place(each) for each, pods in found if pods is None]
+    unknown = [_pods_of(each) for each, pods in found if pods is None]
     if unknown:
         return Check(OPERATORS, "not checked", f"not allowed to list pods in {'; '.join(unknown)}")
-    return Check(OPERATORS, "ok", f"pods are ready in {'; '.join(_place(e) for e, _ in found)}")
+    return Check(OPERATORS, "ok", f"pods are ready in {'; '.join(_pods_of(e) for e, _ in found)}")
 
 
-def _place(admitted: AdmittedPods) -> str:
+def _pods_of(admitted: AdmittedPods) -> str:
     labels = label_selector(admitted.labels)
     return f"namespace {admitted.namespace}" + (f" ({labels})" if labels else "")

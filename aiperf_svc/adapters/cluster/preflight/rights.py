@@ -1,4 +1,4 @@
-"""The rights that a user needs to create a stack, and which of them are missing."""
+"""The rights that a user needs to create a stack, and the check for missing ones."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ from aiperf_svc.plan.stack import StackPlan
 
 MAKE = ("create", "get", "list", "watch", "patch", "delete")
 """Verbs that Pulumi uses on each object: server-side apply is a patch, and a deletion is watched
-until the object is gone. The leak check lists."""
+until the object is gone. The leak check uses list."""
 AWAIT = ("get", "list", "watch")
-"""Verbs for objects that Pulumi reads to see whether others are ready."""
+"""Verbs for objects that Pulumi reads to decide whether others are ready."""
 PROBE = ("create", "get", "delete")
 OPERATOR_GROUP, OPERATOR_TYPES = "monitoring.coreos.com", ("podmonitors", "prometheusrules")
 """API group of the Prometheus operator, and the types that a stack creates."""
@@ -31,9 +31,9 @@ class Right(msgspec.Struct, frozen=True, order=True):
     """Plural name, with its subresource: `pods/log`."""
     verb: str
     namespace: str = ""
-    """Namespace in which it is needed; empty: the whole cluster."""
+    """Namespace in which it is needed; empty for the whole cluster."""
     name: str = ""
-    """Name of the one object; empty: all objects."""
+    """Name of the single object; empty for all objects."""
 
     def __str__(self) -> str:
         kind = f"{self.resource}.{self.group}" if self.group else self.resource
@@ -47,8 +47,8 @@ def _rights(
 
 
 def namespace_of(plan: StackPlan) -> str:
-    """Return the stack's namespace. A namespace that Pulumi names does not exist yet, so rights in
-    it can only come from rights in all namespaces, and any name gives the same result."""
+    """Return the stack's namespace. A namespace that Pulumi names does not exist yet, so only
+    rights in all namespaces apply to it, and any name gives the same result."""
     return plan.config.deployment.namespace.name or f"aiperf-{plan.identity.stack}"
 
 
@@ -102,7 +102,7 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 EXEC = ("", "pods/exec", ("get", "create"))
-"""Right of most events. A WebSocket begins as a GET; newer API servers require `create` as well."""
+"""Right for most events. A WebSocket starts as a GET; newer API servers also require `create`."""
 EVICT = ("", "pods/eviction", ("create",))
 CHANGE = ("apps", "deployments", ("patch",))
 OF_EVENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -112,12 +112,12 @@ OF_EVENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "restart": CHANGE,
     "scale": CHANGE,
 }
-"""API group, resource and verbs for the kinds of events that need another one, in the namespace of
-what they disturb."""
+"""API group, resource and verbs for the kinds of events that need another right, in the namespace
+of the disturbed object."""
 
 
 def made_types(plans: Iterable[StackPlan]) -> tuple[str, ...]:
-    """Return the types of the objects that a stack makes in its namespace: `deployments.apps`."""
+    """Return the types of the objects that a stack creates in its namespace: `deployments.apps`."""
     made = {
         f"{right.resource}.{right.group}" if right.group else right.resource
         for plan in plans
@@ -175,8 +175,8 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def port_forward_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return the rights for a port-forward. A WebSocket begins as a GET; newer API servers require
-    `create` as well."""
+    """Return the rights for a port-forward. A WebSocket starts as a GET; newer API servers also
+    require `create`."""
     return _rights("", "pods/portforward", ("get", "create"), namespace_of(plan))
 
 
@@ -191,8 +191,8 @@ def probe_rights(namespace: str) -> tuple[Right, ...]:
 
 
 def watch_rights(namespace: str) -> tuple[Right, ...]:
-    """Return the rights to watch the replicas of a server, what scales them, and when each is of
-    use. Types of KEDA and Dynamo are watched where they are known."""
+    """Return the rights to watch the replicas of a server, their scaler, and when each replica is
+    ready. Types of KEDA and Dynamo are watched if the cluster has them."""
     watched = (
         ("", "pods"),
         ("", "events"),
@@ -208,7 +208,7 @@ def watch_rights(namespace: str) -> tuple[Right, ...]:
 
 
 async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
-    """Return those of the rights that the user does not have. Raises Refused, Unreachable."""
+    """Return the rights that the user lacks. Raises Refused, Unreachable."""
     wanted = tuple(dict.fromkeys(rights))
     responses = await asyncio.gather(*(_is_allowed(cluster, right) for right in wanted))
     return frozenset(r for r, allowed in zip(wanted, responses, strict=True) if not allowed)
@@ -283,8 +283,8 @@ def judge_results_access(plan: StackPlan, missing: frozenset[Right]) -> Check:
     )
 
 
-def asked_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return every right that the checks above look up."""
+def all_rights(plan: StackPlan) -> tuple[Right, ...]:
+    """Return every right that the checks above need to look up."""
     escalate = Right("rbac.authorization.k8s.io", "roles", "escalate", namespace_of(plan))
     return (
         *needed_rights(plan),

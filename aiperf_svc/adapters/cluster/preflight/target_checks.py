@@ -1,10 +1,11 @@
-"""Checks the target before the stack is created: by its Service if it has one, and by a pod that
+"""Checks the target before the stack is created: by its Service, if it has one, and with a pod that
 connects to it.
 
 The pod has the stack's image, the workers' placement and the label that the stack's NetworkPolicies
-let through. It opens a connection, and a TLS session for https, and sends no request. Without a
-namespace in which a pod may run, the Service is judged alone. NetworkPolicies never see a Service's
-own address, only its pods and their port, so these are read for the config to name them.
+allow. It opens a connection, with a TLS session for https, and sends no request. Without a
+namespace in which a pod may run, only the Service is judged. NetworkPolicies match the pods behind
+a Service and their port, never the Service's own address, so the pods and port are read for the
+config to name them.
 """
 
 from collections.abc import Sequence
@@ -50,12 +51,12 @@ except OSError as error:
     sys.exit(str(error) or type(error).__name__)
 print(f"{peer} responded in {(time.monotonic() - began) * 1000:.1f} ms")
 """
-"""Program of the pod, with the standard library only. If it fails, the end of its standard error is
+"""Program of the pod; uses only the standard library. If it fails, the end of its standard error is
 the pod's termination message."""
 
 
 class TargetChecks(msgspec.Struct, frozen=True):
-    """The checks of the target and, if a pod was run, of the services' image."""
+    """The checks of the target and, if a pod ran, of the services' image."""
 
     target: Check | None
     """None if the stack has no target."""
@@ -68,12 +69,12 @@ class ServiceAddress(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     is_full: bool = True
-    """True for `name.namespace.svc…`. A host of two labels may or may not be a Service."""
+    """True for `name.namespace.svc…`. A host with two labels may or may not be a Service."""
 
 
 def service_address(host: str) -> ServiceAddress | None:
     """Parse `name.namespace.svc…` or `name.namespace`; None for any other host. A bare name would
-    belong to the stack's own namespace."""
+    be resolved in the stack's own namespace."""
     labels = host.split(".")
     is_full = labels[2:3] == ["svc"]
     if not is_full and len(labels) != 2:
@@ -82,7 +83,7 @@ def service_address(host: str) -> ServiceAddress | None:
 
 
 async def check_target(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> TargetChecks:
-    """Check the target, from a pod where that is possible. Raises Unreachable."""
+    """Check the target, from a pod if possible. Raises Unreachable."""
     config = plan.config.inference
     if config is None:
         return TargetChecks(None)
@@ -98,7 +99,7 @@ async def check_target(cluster: Cluster, plan: StackPlan, where: PodNamespace) -
         return TargetChecks(service)
     pod_namespace = await where.find()
     if pod_namespace is None:
-        return TargetChecks(service or _not_tried(plan, host, port))
+        return TargetChecks(service or _unchecked_target(plan, host, port))
     waited = await run_pod(cluster, pod_namespace, probe_pod(plan, pod_name(plan)))
     if waited.pod is None:
         return _without_pod(waited, service)
@@ -120,7 +121,7 @@ def _without_pod(waited: WaitedPod, service: Check | None) -> TargetChecks:
 
 
 async def check_bucket(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> Check | None:
-    """Check from a pod whether the store of the results can be reached; None without one. Raises
+    """Check from a pod whether the results' object store can be reached; None without one. Raises
     Unreachable."""
     s3 = plan.config.artifacts.s3
     if s3 is None:
@@ -148,7 +149,7 @@ async def check_bucket(cluster: Cluster, plan: StackPlan, where: PodNamespace) -
 
 def probe_pod(plan: StackPlan, name: str) -> Json:
     """Return the manifest of a pod that tries the target."""
-    # A custom CA or server name is for the workers to check; the probe then skips verification.
+    # The workers verify a custom CA or server name; with these, the probe skips verification.
     tls = plan.inference.endpoint.tls
     verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
     return _connecting_pod(plan, name, plan.inference.endpoint.first_hops[0], verify=verify)
@@ -174,8 +175,8 @@ def judge_probe(plan: StackPlan, pod: Json) -> Check:
 
 
 async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:
-    """Return the pods behind a URL whose host is a Service of the cluster. None if the host is no
-    Service, may not be read, or does not select pods. Raises Unreachable."""
+    """Return the pods behind a URL whose host is a Service of the cluster. None if the host is not
+    a Service, may not be read, or does not select pods. Raises Unreachable."""
     host, port, _ = address_of(url)
     where = service_address(host)
     if where is None:
@@ -195,8 +196,8 @@ async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: in
     try:
         service, slices = await _read_service(cluster, where)
     except Refused as error:
-        # Most hosts of two labels are outside the cluster, and a namespace that does not exist is
-        # refused as well.
+        # Most hosts with two labels are outside the cluster. A request for a namespace that does
+        # not exist is refused too.
         return Check(TARGET, "not checked", str(error)) if where.is_full else None
     if service is None and not where.is_full:
         return None
@@ -204,7 +205,7 @@ async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: in
 
 
 async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json | None, list[Json]]:
-    """Read a Service, None if there is none, and its EndpointSlices. Raises Refused,
+    """Read a Service, or None if it does not exist, and its EndpointSlices. Raises Refused,
     Unreachable."""
     inside = f"namespaces/{where.namespace}"
     service = await find_object(cluster, f"/api/v1/{inside}/services/{where.name}")
@@ -222,7 +223,7 @@ def _unqualified_host(plan: StackPlan, host: str) -> Check:
     return Check(TARGET, "failed" if plan.policies else "not checked", words, remedy)
 
 
-def _not_tried(plan: StackPlan, host: str, port: int) -> Check:
+def _unchecked_target(plan: StackPlan, host: str, port: int) -> Check:
     image = plan.deadline.image.name
     program = f"import socket; socket.create_connection(('{host}', {port}), 10)"
     return Check(
@@ -260,7 +261,7 @@ def judge_service(
         return Check(TARGET, "failed", words, "start the server, and wait until it is ready")
     target = plan.config.deployment.target
     if plan.policies and target.pods is None and not target.egress_cidrs:
-        narrower = _narrower(address, port, spec, slices)
+        narrower = _pods_setting(address, port, spec, slices)
         if not address.is_full and pod_ports(port, spec, slices) != {port}:
             return Check(
                 TARGET,
@@ -284,8 +285,8 @@ def _is_ready(endpoint: Json) -> bool:
 def target_pods(
     address: ServiceAddress, port: int, spec: Json, slices: Sequence[Json]
 ) -> TargetPods | None:
-    """Return the config that selects the pods of this Service. None if the Service selects none by
-    label, or if not all have the same port."""
+    """Return the config that selects the pods of this Service. None if it selects none by label, or
+    if not all pods have the same port."""
     numbers, selector = pod_ports(port, spec, slices), spec.get("selector")
     if not selector or len(numbers) != 1:
         return None
@@ -293,7 +294,7 @@ def target_pods(
 
 
 def pod_ports(port: int, spec: Json, slices: Sequence[Json]) -> set[int]:
-    """Return the ports of the pods to which the Service's port leads."""
+    """Return the pod ports to which the Service's port forwards."""
     return {
         int(each["port"])
         for listed in slices
@@ -302,7 +303,7 @@ def pod_ports(port: int, spec: Json, slices: Sequence[Json]) -> set[int]:
     }
 
 
-def _narrower(address: ServiceAddress, port: int, spec: Json, slices: Sequence[Json]) -> str:
+def _pods_setting(address: ServiceAddress, port: int, spec: Json, slices: Sequence[Json]) -> str:
     """Return `deployment.target.pods` for this Service, as one line of YAML."""
     numbers = pod_ports(port, spec, slices)
     parts = [f"namespace: {address.namespace}"]

@@ -1,30 +1,29 @@
-"""Deletes a stack from within the cluster when its time is over, so that it does not outlive a
-runner that was killed.
+"""Deletes a stack from within the cluster when its time to live is over, so a stack does not
+outlive a killed runner.
 
-One object is deleted, and all others go with it: the Namespace if it is the stack's own; in an
-existing namespace the anchor ConfigMap, which owns all other objects, so that Kubernetes' garbage
-collection removes them.
+One object is deleted, and Kubernetes' garbage collection removes all others: the stack's own
+Namespace or, in an existing namespace, the anchor ConfigMap, which owns all other objects.
 
-The PodDisruptionBudget of the run is deleted earlier, when the start and the load must be over.
+The PodDisruptionBudget of the run is deleted earlier, when the startup and the load must be over.
 From then on it does not block the drain of a node. A missing budget is not an error: it is created
 after this pod is ready, and deleted with the stack.
 
-Custom resources of a release are deleted before, by name, and waited for: their operators remove
-finalizers, and may need what is in the namespace. An operator that is dead delays the deletion and
-does not prevent it.
+Custom resources of a release are deleted first, by name, and awaited: their operators remove
+finalizers, and may need objects in the namespace. A dead operator delays the deletion but does not
+prevent it.
 
-Until then this pod renews the Lease of the stack, which shows others that the stack is in use. A
-failed renewal is logged and has no other effect.
+Until then this pod renews the stack's Lease, which shows others that the stack is in use. A failed
+renewal is logged and has no other effect.
 
-Each deadline is absolute: the creation time of the object, as the API server stores it, plus the
-time to live. It is compared with the API server's own clock (the `Date` of its responses), so
-neither a restart of this pod nor a wrong clock of its node moves it. Every failure is retried. The
-process ends on SIGTERM, which usually comes from the deletion that it requested.
+Each deadline is absolute: the object's creation time, as stored by the API server, plus the time to
+live. It is compared with the API server's clock (the `Date` of its responses), so neither a restart
+of this pod nor a wrong clock of its node moves it. Every failure is retried. The process ends on
+SIGTERM, which usually results from the deletion that it requested.
 
-The pod is ready when the API server has responded to it once. If that never happens (the token is
-refused, a network policy blocks it), `up` fails, since the stack would never be deleted.
+The pod becomes ready with the API server's first response. Without a response (a refused token, a
+network policy), `up` fails, because the stack would never be deleted.
 
-Uses the standard library only. This pod has to start and to stay small in all circumstances.
+Uses only the standard library: this pod must start, and stay small, in all circumstances.
 """
 
 import json
@@ -47,18 +46,18 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 
 RETRY_S = 10.0
-"""Seconds between attempts, after any failure and after the deletion was requested."""
-SOON_S = 1.0
-"""Seconds between attempts before the first response: `up` waits for it, and a network may open
-after its pods."""
+"""Seconds between attempts after a failure or after the requested deletion."""
+FIRST_RETRY_S = 1.0
+"""Seconds between attempts before the first response: `up` waits for it, and a network policy may
+take effect after the pods start."""
 WAIT_S = 2.0
-"""Seconds between two looks at objects that are deleted first."""
+"""Seconds between checks of the objects that are deleted first."""
 RENEWED_ANNOTATION, TTL_ANNOTATION = "aiperf.dev/renewed", "aiperf.dev/ttl-seconds"
-"""As in `plan/identity.py`, which needs more than the standard library."""
+"""Same value as in `plan/identity.py`, which imports more than the standard library."""
 RENEW_S = 30.0
-"""Seconds between two renewals of the Lease; it counts as abandoned after 120."""
+"""Seconds between renewals of the Lease; it counts as abandoned after 120."""
 RECHECK_S = 300.0
-"""Longest sleep, after which a suspended node or a new TTL is noticed."""
+"""Longest sleep. A suspended node or a new TTL is noticed within this time."""
 
 log = logging.getLogger(__name__)
 
@@ -74,24 +73,24 @@ class Expiring:
     is_optional: bool = False
     """True if the object may be missing."""
     before: tuple[str, ...] = ()
-    """Paths of objects that are deleted and waited for first: custom resources, whose finalizers
-    need what goes with this object."""
+    """Paths of objects that are deleted and awaited first: custom resources whose finalizers need
+    objects that are deleted with this one."""
     before_s: float = 0.0
-    """Longest time for these, since an operator may be dead."""
+    """Longest wait for them, because an operator may be dead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
     objects: tuple[Expiring, ...]
-    """Objects to delete; with the first one, the whole stack goes."""
+    """Objects to delete. The deletion of the first one deletes the whole stack."""
     ready_file: Path
-    """File made when the first object has been read."""
+    """File that is created when the first object has been read."""
     lease: str = ""
-    """Path of the stack's Lease in the API; empty: it has none."""
+    """Path of the stack's Lease in the API; empty if it has none."""
 
 
 def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
-    """Keep the deadline that the environment describes until SIGTERM, and return an exit code.
+    """Enforce the deadline in the environment variables until SIGTERM, and return an exit code.
     Raises EnvironmentProblem outside a pod of a stack.
     """
     stopped = start_program()
@@ -150,7 +149,7 @@ def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float],
         if checks[0] is not None and not is_ready:
             deadline.ready_file.touch()
             is_ready = True
-        retry_s = RETRY_S if is_ready else SOON_S
+        retry_s = RETRY_S if is_ready else FIRST_RETRY_S
         left_s = min(RECHECK_S, *(retry_s if each is None else each for each in checks))
         while True:
             pause_s = left_s
@@ -165,7 +164,7 @@ def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float],
 
 
 def _renew(path: str, api: ApiServer) -> bool:
-    """Write the API server's time into the Lease. Returns whether that succeeded."""
+    """Write the API server's time into the Lease. Returns whether this succeeded."""
     try:
         now = datetime.fromtimestamp(api.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         api.patch(path, {"metadata": {"annotations": {RENEWED_ANNOTATION: now}}})
@@ -177,7 +176,7 @@ def _renew(path: str, api: ApiServer) -> bool:
 
 
 def _delete_first(paths: Sequence[str], api: ApiServer) -> bool:
-    """Delete the objects at these paths that exist. Returns whether any of them is still there.
+    """Delete the objects at these paths that exist. Returns whether any of them still exists.
     Raises ApiRefusal, OSError."""
     is_there = False
     for path in paths:
@@ -195,8 +194,8 @@ def _delete_first(paths: Sequence[str], api: ApiServer) -> bool:
 
 
 def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
-    """Delete the object if its time is over. Returns the seconds until the next check; None if it
-    could not be read."""
+    """Delete the object if its time is over. Returns the seconds until the next check, or None if
+    the object could not be read."""
     path, pause_s = expiring.path, None
     try:
         found = api.get(path)
@@ -217,14 +216,14 @@ def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
         api.delete(path, uid=uid)
     except ApiRefusal as error:
         if error.status == 404 and expiring.is_optional:
-            # An object that is created from now on is not due earlier.
+            # An object created from now on is due no earlier than this.
             return expiring.ttl_s
         log.warning("the API server refuses access to %s: %s", path, error)
     except OSError as error:
         log.warning("cannot reach the API server: %s", one_line(str(error)))
     except Exception as error:
-        # An incomplete response, another format, or a response of a proxy. The deadline must go on,
-        # or the stack would stay for ever.
+        # An incomplete response, another format, or the response of a proxy. The deadline must
+        # continue, or the stack would stay for ever.
         what = one_line(f"{type(error).__name__}: {error}")
         log.warning("invalid response for %s: %s", path, what)
     return pause_s

@@ -1,12 +1,11 @@
-"""Changes by an event that must be undone, recorded on the stack's root and on what is changed.
+"""Undoes changes by events. Records of them are on the stack's root and on the changed object.
 
-A cordoned node and a scaled Deployment outside of the stack outlive the stack, and what an event
-has changed in the stack would be the original of the next trial. Before anything is changed, the
-original value is written into an annotation of the stack's Namespace, or of its anchor in a shared
-namespace. The change itself adds the same record to the object, where it stays when the time to
-live removes the stack of a killed runner. The runner removes both when it has undone the event. A
-runner that goes on with a stack, or removes it, undoes what its root has, and `gc` also what it
-finds on Nodes and Deployments.
+A cordoned node or a scaled foreign Deployment outlives the stack, and a change inside the stack
+would be the baseline of the next trial. Before a change, the original value is written into an
+annotation of the stack's Namespace, or of its anchor in a shared namespace. The change itself adds
+the same record to the object. It remains there when the time to live removes the stack of a killed
+runner. The runner removes both records after undoing the event. A runner that resumes or removes a
+stack undoes the records of its root; `gc` also undoes the records on Nodes and Deployments.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,14 +19,14 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_allowed
 from aiperf_svc.domain.json_objects import Json
 
 UNDO = "aiperf.dev/undo"
-"""Annotation of what is changed, with its record, and label with the name of the stack. Annotations
-of a root begin with it."""
+"""Annotation of a changed object, with the record, and label with the name of the stack.
+Annotations of a root start with it."""
 RETRY_S, POLL_S = 10.0, 0.5
-"""Time in which a failed undo is tried again, and time between two attempts."""
+"""Time for which a failed undo is retried, and interval between attempts."""
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The way back from one event."""
+    """How to undo one event."""
 
     kind: Literal["uncordon", "scale", "admit"]
     name: str
@@ -48,7 +47,7 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """What undoing it does."""
+        """Describe the result of the undo."""
         if self.kind == "uncordon":
             return f"node {self.name} is uncordoned"
         if self.kind == "admit":
@@ -57,12 +56,12 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Annotation of the root: several changed objects may have to be undone."""
+        """Annotation of the root; unique, because several changes may have to be undone."""
         return f"{UNDO}-{self.uid}"
 
     @property
     def spec(self) -> Json:
-        """The part of the spec that it restores."""
+        """The part of the spec that the undo restores."""
         if self.kind == "uncordon":
             return {"unschedulable": None}
         return {"ingress": self.ingress} if self.kind == "admit" else {"replicas": self.replicas}
@@ -72,15 +71,15 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
     async def change(self, cluster: Cluster, stack: str, spec: Json) -> None:
-        """Change the spec of the object, and record on it in the same request how to undo that.
-        Raises Refused, Unreachable."""
+        """Change the object's spec, and record the undo on the object in the same request. Raises
+        Refused, Unreachable."""
         record = {"labels": {UNDO: stack}, "annotations": {UNDO: self.encoded}}
         await cluster.patch(self.path, {"metadata": record, "spec": spec})
 
     async def carry_out(self, cluster: Cluster) -> bool:
-        """Undo it, also if the API server fails for a while; False if the object is gone, another
-        one, or has no record: it was not changed, or that is undone, and what it has now is its
-        owner's. Raises Refused, Unreachable."""
+        """Undo the event, retrying if the API server fails for a while. Return False if the object
+        is gone, replaced, or without a record: then it was not changed or is already undone, and
+        its present state belongs to its owner. Raises Refused, Unreachable."""
         return await retried(partial(self._undo, cluster), within_s=RETRY_S, pause_s=POLL_S)
 
     async def _undo(self, cluster: Cluster) -> bool:
@@ -98,7 +97,7 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def record_undo(cluster: Cluster, root: str, key: str, text: str | None) -> None:
-    """Record on the root at this path how to undo an event, under `key`; None removes the record.
+    """Write the undo of an event to the root at this path, under `key`; None removes the record.
     Raises Refused, Unreachable."""
     changes: Json = {"metadata": {"annotations": {key: text}}}
     await cluster.patch(root, changes)
@@ -107,7 +106,7 @@ async def record_undo(cluster: Cluster, root: str, key: str, text: str | None) -
 async def undo_recorded(
     cluster: Cluster, roots: Iterable[ObjectRef], say: Callable[[str], None]
 ) -> None:
-    """Undo what a runner has left, by the records on the roots of a stack. Raises Refused,
+    """Undo the events of an ended runner, by the records on the roots of a stack. Raises Refused,
     Unreachable."""
     records = [
         (root, key, text)
@@ -126,8 +125,9 @@ async def undo_recorded(
 
 
 async def changed_objects(cluster: Cluster, stack: str = "") -> list[tuple[str, Undo]]:
-    """Return the records on Nodes and Deployments, each with the name of its stack, as far as these
-    may be listed; of one stack if it is named. Raises Refused, Unreachable."""
+    """Return the records on Nodes and Deployments with the name of their stack, as far as the user
+    may list these objects. With `stack`, return the records of this stack only. Raises Refused,
+    Unreachable."""
     found, selector = [], f"{UNDO}={stack}" if stack else UNDO
     for path in ("/api/v1/nodes", "/apis/apps/v1/deployments"):
         for each in await list_allowed(cluster, path, labelSelector=selector):

@@ -1,5 +1,4 @@
-"""The content of a namespace by name and UID, for a comparison with a later one, and which object
-depends on which."""
+"""The objects of a namespace by name and UID for later comparison, and their dependencies."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -27,41 +26,41 @@ from aiperf_svc.protocol.services import Service
 AUTOMATIC: Final = frozenset(
     {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 )  # fmt: skip
-"""Objects that Kubernetes puts into every namespace."""
+"""Objects that Kubernetes creates in every namespace."""
 OWNER_NAMES: Final = (
     *(each.value for each in Service), "control", "deadline", "results", "target", RANK_POD,
     COLLECTOR, READINESS,
 )  # fmt: skip
-"""Name prefixes, before the stack's name, of our objects for which controllers make further
+"""Name prefixes, before the stack's name, of the stack's objects for which controllers create more
 objects."""
 
 OTHER_NAMES: Final = (
     "default", "downloads", INDEX, "keys", LEASE, "monitoring", "pages", "ranks", "services",
     "to-metrics", "to-target", "upload", "volume", "workload",
 )  # fmt: skip
-"""Name prefixes of our objects for which no controller makes others."""
+"""Name prefixes of the stack's objects for which no controller creates others."""
 NAMED: Final = (
     "Deployment", "Ingress", "Lease", "NetworkPolicy", "PersistentVolumeClaim", "PodMonitor",
     "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount", "StatefulSet",
 )  # fmt: skip
-"""Kinds of objects that a stack makes under fixed names."""
+"""Kinds of objects that a stack creates under fixed names."""
 _POOL: Final = re.compile(r"pool-[a-z0-9-]+")
-"""Name, without the stack's, of the Service of a release's pool."""
+"""Name, without the stack's name, of the Service of a release's pool."""
 _RANK_SET: Final = re.compile(rf"{RANK_POD}-\d+")
-"""Name, without the stack's, of the StatefulSet of one rank."""
+"""Name, without the stack's name, of the StatefulSet of a rank."""
 _JOB: Final = re.compile(rf"{INDEX}-\d+")
-"""Name, without the stack's, of a Job."""
+"""Name, without the stack's name, of a Job."""
 
 
 UNSTABLE: Final = frozenset({
     "APIService", "CSINode", "CertificateSigningRequest", "FlowSchema", "Namespace", "Node",
     "PriorityLevelConfiguration",
 })  # fmt: skip
-"""Cluster-scoped kinds whose objects controllers create and delete, or that are searched apart."""
+"""Cluster-scoped kinds that controllers create and delete, or that have a separate search."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything in a namespace at one moment. Can be stored as JSON: msgspec.json."""
+    """All objects of a namespace at one moment. Serialised with msgspec.json."""
 
     namespace: str
     objects: tuple[ObjectRef, ...]
@@ -73,37 +72,35 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackObjects(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties by which the objects of one stack are found in its cluster."""
+    """The properties that identify the objects of a stack in its cluster."""
 
     stack: str
     namespace: str | None = None
-    """Name of the namespace; None while it has none yet."""
+    """Name of the namespace; None until it has one."""
     namespace_uid: str | None = None
-    """UID of the stack's own namespace; None in an existing one."""
+    """UID of the stack's own namespace; None in an existing namespace."""
     before: Inventory | None = None
-    """Inventory of an existing namespace, from before the stack."""
+    """Inventory of an existing namespace, taken before the stack."""
     outside: Inventory | None = None
-    """Cluster-scoped objects from before a stack with a release, whose operators may make
-    others."""
+    """Cluster-scoped objects before a stack with a release, whose operators may create more."""
     types: tuple[str, ...] = ()
-    """Types of the objects that it may create beside the usual ones: `jobs.batch`."""
+    """Types of the objects that it may create in addition to the usual ones: `jobs.batch`."""
     own: tuple[str, ...] | None = None
-    """UIDs of the stack's roots, since another stack may have the same name. None: every object
-    with a run's label belongs to it."""
+    """UIDs of the stack's roots, because another stack may have the same name. None: every object
+    with a run's label belongs to the stack."""
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
     """Differences between a namespace before a stack and after its removal."""
 
     ours: tuple[ObjectRef, ...]
-    """New objects that belong to the stack by their owner or by their name."""
+    """New objects that belong to the stack, by owner or by name."""
     missing: tuple[ObjectRef, ...]
-    """Objects that are gone, or were made again under the same name. Those of other stacks, which
-    come and go, are not among them."""
+    """Objects that are gone or were recreated, except objects of other stacks."""
 
 
 async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
-    """List every object in a namespace, except Events and what Kubernetes itself puts there.
+    """List every object in a namespace, except Events and the objects that Kubernetes creates.
 
     A namespace that does not exist is empty. Raises Refused, Unreachable.
     """
@@ -112,14 +109,14 @@ async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
 
 
 def inventory_of(namespace: str, listed: Listed) -> Inventory:
-    """Return what a list of all objects in a namespace has, except what Kubernetes puts there."""
+    """Return the listed objects of a namespace, except those that Kubernetes creates."""
     objects = tuple(each for each in listed.objects if (each.kind, each.name) not in AUTOMATIC)
     return Inventory(namespace=namespace, objects=objects, not_listed=listed.not_listed)
 
 
 async def take_outside(cluster: Cluster) -> Inventory:
-    """List the cluster-scoped objects that may be listed, except those of unstable kinds. Raises
-    Unreachable."""
+    """List the cluster-scoped objects that the user may list, except those of unstable kinds.
+    Raises Unreachable."""
     known = await read_catalog(cluster)
     types = (t for t in known.types if not t.is_namespaced and t.kind not in UNSTABLE)
     listed = await list_objects(cluster, Catalog(tuple(types), ()))
@@ -129,8 +126,8 @@ async def take_outside(cluster: Cluster) -> Inventory:
 def made_outside(
     before: Inventory, after: Inventory, namespace: str
 ) -> tuple[tuple[ObjectRef, ...], tuple[ObjectRef, ...]]:
-    """Return the new cluster-scoped objects whose names contain that of the stack's namespace, as
-    those that operators make for one, and all other new ones."""
+    """Return two groups of new cluster-scoped objects: those whose names contain the name of the
+    stack's namespace, as operators name them, and all others."""
     new = [each for each in after.objects if each.uid not in before.uids]
     ours = tuple(each for each in new if namespace and namespace in each.name)
     return ours, tuple(each for each in new if each not in ours)
@@ -141,9 +138,9 @@ def compare(
 ) -> Differences:
     """Compare two inventories of a namespace.
 
-    Controllers make objects without our label for objects with it. So an object is also ours if its
-    owner is ours or, if its owner does not exist, if its name begins like one of ours. `own` as in
-    `made_by`.
+    Controllers create objects without the stack's label for objects with it. So an object also
+    belongs to the stack if its owner does or, if its owner does not exist, if its name starts like
+    one of the stack's objects. `own` as in `made_by`.
     """
     new = [each for each in after.objects if each.uid not in before.uids]
     seeds = (
@@ -169,21 +166,21 @@ def made_by(
 ) -> frozenset[str]:
     """Return the UIDs of those objects with a stack's label that its runs have created.
 
-    `own` holds the UIDs of the stack's roots: these objects and their dependents are returned.
-    None: the objects that also have a run's label, which no user writes by hand, and their
-    dependents. Objects that existed `before` are never returned, since any user can put a label on
-    an object of their own.
+    `own` contains the UIDs of the stack's roots: these objects and their dependents are returned.
+    None: the objects that also have a run's label, which users do not set by hand, and their
+    dependents. Objects in `before` are never returned, because any user can label their own
+    objects.
     """
     known = before.uids if before else frozenset()
     new = [each for each in objects if each.uid not in known]
     roots = [each for each in new if (RUN_LABEL in each.labels if own is None else each.uid in own)]
-    return hanging_on(roots, new)
+    return deleted_with(roots, new)
 
 
 def outliving_owners(objects: Collection[ObjectRef], wanted: StackObjects) -> frozenset[str]:
-    """Return the UIDs of objects that its runs have created in the stack's namespace, or for its
-    roots, and whose owners are gone, from all objects with its label. Kueue holds pods that have
-    never run, and what is in no namespace goes after the stack's."""
+    """Return the UIDs of objects with its label that its runs have created, in the stack's
+    namespace or for its roots, and that remain although their owners are gone. Kueue retains pods
+    that never ran, and cluster-scoped objects are deleted after the namespace."""
     if not wanted.own:
         return frozenset()
     known = wanted.before.uids if wanted.before else frozenset()
@@ -205,8 +202,7 @@ def is_labelled(found: ObjectRef, stack: str) -> bool:
 
 
 def is_called(found: ObjectRef, stack: str) -> bool:
-    """Return whether an object without a label has a name that controllers derive from one of
-    ours."""
+    """Return whether an unlabelled object has a name derived from one of the stack's names."""
     return STACK_LABEL not in found.labels and (
         any(f"{found.name}-".startswith(f"{what}-{stack}-") for what in OWNER_NAMES)
         or re.match(rf"{_POOL.pattern}-{re.escape(stack)}-", f"{found.name}-") is not None
@@ -214,9 +210,9 @@ def is_called(found: ObjectRef, stack: str) -> bool:
 
 
 def is_name_of(found: ObjectRef, stack: str) -> bool:
-    """Return whether an object has the name and kind of one that a stack makes by server-side
-    apply, or of a claim that its ranks would use. Anchors are not included, since making one fails
-    if it exists; nor are configs and disruption budgets, which have a hash in their names."""
+    """Return whether an object has the name and kind of an object that a stack creates with
+    server-side apply, or of a claim of its ranks. Anchors are excluded, because creating one fails
+    if it exists; so are configs and disruption budgets, which have a hash in their names."""
     if found.kind == "PersistentVolumeClaim" and is_claim_of(found.name, stack):
         return True
     what = found.name.removesuffix(f"-{stack}")
@@ -229,15 +225,15 @@ def is_name_of(found: ObjectRef, stack: str) -> bool:
 
 
 def is_claim_of(name: str, stack: str) -> bool:
-    """Return whether a PersistentVolumeClaim has the name of one of a stack's ranks."""
+    """Return whether a PersistentVolumeClaim has the name of a claim of the stack's ranks."""
     rank = rf"volume-{RANK_POD}(-\d+)?-{re.escape(stack)}-\d+"
     return name == f"volume-{stack}" or re.fullmatch(rank, name) is not None
 
 
 def roots_of(objects: Iterable[ObjectRef], stack: str) -> tuple[ObjectRef, ...]:
     """Return the roots of all stacks of this name, from objects with its label: their own
-    namespaces and, in other namespaces, their anchors. There are several if two users have the same
-    name. An object without a run's label is not a root, since any user can put a label on their own
+    namespaces and, in other namespaces, their anchors. There are several if two users chose the
+    same name. An object without a run's label is not a root, because any user can label their own
     namespace."""
     objects = tuple(each for each in objects if RUN_LABEL in each.labels)
     spaces = [each for each in objects if each.kind == "Namespace"]
@@ -252,9 +248,8 @@ def roots_of(objects: Iterable[ObjectRef], stack: str) -> tuple[ObjectRef, ...]:
     return (*spaces, *anchors)
 
 
-def hanging_on(roots: Collection[ObjectRef], objects: Iterable[ObjectRef]) -> frozenset[str]:
-    """Return the UIDs of roots and of the objects that are deleted with them, by namespace or by
-    owner."""
+def deleted_with(roots: Collection[ObjectRef], objects: Iterable[ObjectRef]) -> frozenset[str]:
+    """Return the UIDs of roots and of the objects that are deleted with them."""
     objects = tuple(objects)
     spaces = {each.name for each in roots if each.kind == "Namespace"}
     inside = [each.uid for each in objects if each.namespace in spaces]
@@ -262,8 +257,8 @@ def hanging_on(roots: Collection[ObjectRef], objects: Iterable[ObjectRef]) -> fr
 
 
 def without_own(before: Inventory, own: Collection[str]) -> Inventory:
-    """Return an inventory without the objects that depend on these roots of the stack: a runner
-    made them and died, and this one has no record of its start."""
+    """Return an inventory without the objects that depend on these roots: a runner that died
+    created them, and this runner has no record of that run's start."""
     made = made_by(before.objects, own=own)
     others = tuple(each for each in before.objects if each.uid not in made)
     return msgspec.structs.replace(before, objects=others)
@@ -276,12 +271,12 @@ def without_labelled(present: Inventory, stack: str) -> Inventory:
 
 
 def namespaces_of(roots: Iterable[ObjectRef]) -> tuple[str, ...]:
-    """Return the namespaces that these roots are, or are in."""
+    """Return the namespaces among these roots and the namespaces of the others."""
     return tuple(dict.fromkeys(each.namespace or each.name for each in roots))
 
 
 def expiry(root: ObjectRef) -> str:
-    """Return the time at which a stack removes itself, in words; empty if it does not."""
+    """Describe the time at which a stack deletes itself; empty if it does not."""
     ttl = root.annotations.get(TTL_ANNOTATION, "")
     if not ttl.isdecimal() or not root.created:
         return ""
@@ -290,8 +285,8 @@ def expiry(root: ObjectRef) -> str:
 
 
 def refuse_taken(present: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
-    """Refuse names that are in use: server-side apply would take the object over, and `destroy`
-    would delete it with the stack. Raises EnvironmentProblem."""
+    """Refuse names in use: server-side apply would take the objects over, and `destroy` would
+    delete them with the stack. Raises EnvironmentProblem."""
     released = {
         (each["kind"], each["metadata"]["name"])
         for plan in plans
@@ -313,15 +308,14 @@ def refuse_taken(present: Inventory, *, stack: str, plans: Iterable[StackPlan]) 
 
 
 def names_of_others(outside: Inventory, names: Collection[str], *, stack: str) -> list[str]:
-    """Return those of these names, `KIND/NAME`, that cluster-scoped objects have which are not the
-    stack's."""
+    """Return the `names`, as `KIND/NAME`, that cluster-scoped objects outside the stack have."""
     found = {f"{e.kind}/{e.name}" for e in outside.objects if not is_labelled(e, stack)}
     return sorted(found & {*names})
 
 
 def refuse_taken_outside(outside: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
-    """Refuse names of a release's cluster-scoped objects that are in use, for the same reason. Helm
-    itself refuses those of what it installs. Raises EnvironmentProblem."""
+    """Refuse names in use for a release's cluster-scoped objects, for the same reason. Helm itself
+    refuses those of the objects that it installs. Raises EnvironmentProblem."""
     made = {
         name
         for plan in plans
@@ -336,7 +330,7 @@ def refuse_taken_outside(outside: Inventory, *, stack: str, plans: Iterable[Stac
 
 
 def _with_owned(uids: Iterable[str], objects: Collection[ObjectRef]) -> set[str]:
-    """Return UIDs together with those of the objects that they own, directly or indirectly."""
+    """Return UIDs together with the UIDs of the objects that they own, directly or indirectly."""
     found = set(uids)
     grown = -1
     while grown != len(found):

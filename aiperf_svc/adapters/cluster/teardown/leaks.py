@@ -1,14 +1,14 @@
-"""Checks what a stack has left behind, and describes why it still exists. The source is the API
-server, never a state file.
+"""Finds objects that a stack has left behind, and describes why they still exist. The source is the
+API server, never a state file.
 
 Every type that the server lists is searched for the stack's label, including cluster-scoped types.
-The stack's own namespace is identified by its UID, so a new one of the same name is not mistaken
-for it. In an existing namespace, the inventory from before the stack is compared with the present
-one. A type that could not be listed counts as not checked, never as clean. If it is a type that the
-stack uses, the removal is unverified, unless the stack's own namespace is gone. Objects of another
-user's stack of the same name, identified by the UIDs of its roots, are not reported as left; nor
-are objects that merely have the label. PersistentVolumes do not have our label: they are identified
-by their claim.
+The stack's own namespace is identified by its UID, so a new namespace of the same name is not
+mistaken for it. In an existing namespace, the inventory from before the stack is compared with the
+present one. A type that could not be listed counts as not checked, never as clean. If the stack
+uses that type, the removal is unverified, unless the stack's own namespace is gone. Objects of
+another user's stack of the same name, identified by the UIDs of its roots, are not reported as
+left; nor are objects that merely have the label. PersistentVolumes do not have the stack's label
+and are identified by their claims.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
     StackObjects,
     compare,
-    hanging_on,
+    deleted_with,
     inventory_of,
     is_claim_of,
     made_by,
@@ -52,8 +52,7 @@ from aiperf_svc.domain.number_text import count, counted
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 0.5
-"""Seconds between two checks. One check requests about sixty lists: 0.3 s of a small API server's
-time."""
+"""Seconds between checks. A check of about sixty lists costs a small API server 0.3 s."""
 NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", False)
 VOLUME = ResourceType("", "v1", "persistentvolumes", "PersistentVolume", False)
 CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap", True)
@@ -64,36 +63,36 @@ USUAL_TYPES = (
 )  # fmt: skip
 """Types that every stack uses."""
 NAMED = 3
-"""Most objects and nodes that are named in one line."""
+"""Maximum number of objects and nodes named in a line."""
 
 
 class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects that exist and should not."""
+    """Objects that still exist but should not."""
 
     left: tuple[ObjectRef, ...]
     not_checked: tuple[str, ...]
-    """Types that could not be listed, each with the reason."""
+    """Types that could not be listed, with the reason."""
     unverified: tuple[str, ...] = ()
-    """Those of them that may hold objects of the stack."""
+    """Types of these that may hold objects of the stack."""
     failed: tuple[str, ...] = ()
-    """Those of `unverified` that the user may list: the API server failed."""
+    """Types of `unverified` that the user may list: the API server failed."""
     outside: tuple[ObjectRef, ...] = ()
-    """New cluster-scoped objects, which operators of a release or others have made."""
+    """New cluster-scoped objects, created by the release's operators or by others."""
     missing: tuple[ObjectRef, ...] = ()
-    """Objects that are gone from an existing namespace."""
+    """Objects that have disappeared from an existing namespace."""
     others: tuple[ObjectRef, ...] = ()
     """Roots of other stacks of the same name."""
     strays: tuple[ObjectRef, ...] = ()
-    """Objects with the stack's label that neither it nor another stack of the same name made."""
+    """Objects with the stack's label that neither it nor another stack of the same name created."""
 
     @property
     def is_clean(self) -> bool:
-        """True if every type was listed and nothing found."""
+        """True if every type was listed and nothing was found."""
         return not self.left and not self.not_checked
 
     @property
     def in_words(self) -> str:
-        """One line on what was found and which types were not checked."""
+        """Describe the remaining objects and the unchecked types in one line."""
         if self.left:
             found = f"{counted(len(self.left), 'object', 'is')} left"
         elif self.unverified:
@@ -112,13 +111,13 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
 async def find_left(
     cluster: Cluster, wanted: StackObjects, *, timeout_s: float = 0.0
 ) -> LeakReport:
-    """Check what is left. While nothing is found and the API server fails or does not respond, it
-    is asked again until the time is over. Raises Refused, and Unreachable if the last request got
+    """Return what is left. If nothing is found while the API server fails or does not respond,
+    repeat the check until the time is over. Raises Refused, and Unreachable if the last request got
     no response."""
     end_mono_s = time.monotonic() + timeout_s
     while True:
         try:
-            report = await _look(cluster, wanted)
+            report = await _check_once(cluster, wanted)
         except (Refused, Unreachable) as error:
             if not error.is_temporary or time.monotonic() >= end_mono_s:
                 raise
@@ -128,7 +127,7 @@ async def find_left(
         await asyncio.sleep(POLL_S)
 
 
-async def _look(cluster: Cluster, wanted: StackObjects) -> LeakReport:
+async def _check_once(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     stack, own, before = wanted.stack, wanted.own, wanted.before
     namespace = wanted.namespace or ""
     catalog = await read_catalog(cluster)
@@ -136,7 +135,7 @@ async def _look(cluster: Cluster, wanted: StackObjects) -> LeakReport:
         cluster, catalog, or_namespace=namespace, selector=f"{STACK_LABEL}={stack}"
     )
     others = others_of(labelled.objects, stack, own)
-    theirs = hanging_on(others, labelled.objects)
+    theirs = deleted_with(others, labelled.objects)
     ours = made_by(labelled.objects, own=own, before=before)
     ours |= outliving_owners(labelled.objects, wanted)
     left = {each.uid: each for each in labelled.objects if each.uid in ours}
@@ -150,13 +149,13 @@ async def _look(cluster: Cluster, wanted: StackObjects) -> LeakReport:
         left |= {each.uid: each for each in inside.left}
         not_checked |= dict.fromkeys(inside.not_checked)
         unread = inside.unverified
-        # All other objects that the stack has made go with its namespace.
+        # All other objects that the stack has created are deleted with its namespace.
         needed = {*wanted.types} - {each.name for each in catalog.types if each.is_namespaced}
     elif before is not None:
         listed = await list_objects(cluster, catalog, namespace=namespace)
         after = inventory_of(namespace, listed)
         differences = compare(before, after, stack=stack, own=own)
-        theirs = hanging_on(others, (*labelled.objects, *after.objects))
+        theirs = deleted_with(others, (*labelled.objects, *after.objects))
         left |= {each.uid: each for each in differences.ours if each.uid not in {*left, *theirs}}
         missing = differences.missing
         not_checked |= dict.fromkeys(listed.not_listed)
@@ -164,7 +163,7 @@ async def _look(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     unverified = (*unread, *(each for each in not_checked if is_one_of(each, needed)))
     outside: tuple[ObjectRef, ...] = ()
     if wanted.outside is not None:
-        # Objects that are named after a namespace which was there before may be others'.
+        # Objects named after a namespace that existed before may belong to others.
         own_space = namespace if wanted.namespace_uid else ""
         made, others_made = made_outside(wanted.outside, await take_outside(cluster), own_space)
         left |= {each.uid: each for each in made}
@@ -195,8 +194,8 @@ async def list_root_types(
 ) -> tuple[ObjectRef, ...]:
     """List the namespaces and ConfigMaps with a stack's label, as far as the user may list them.
 
-    Raises Unreachable, also if the API server fails to list them: without its roots, a stack that
-    is in use looks like one that nobody uses.
+    Raises Unreachable, also if the API server fails to list them: without its roots, a stack in use
+    looks like an unused one.
     """
     listed = await list_objects(
         cluster,
@@ -229,7 +228,7 @@ async def wait_until_gone(
 ) -> LeakReport:
     """Check until nothing is left or the time is over, and return the last report.
 
-    Types that may not be listed do not prolong the wait. Raises as `find_left`.
+    Types that the user may not list do not prolong the wait. Raises as `find_left`.
     """
     end_mono_s = time.monotonic() + timeout_s
     while True:
@@ -242,9 +241,8 @@ async def wait_until_gone(
 async def _volumes(
     cluster: Cluster, *, stack: str, namespace: str, left: Collection[str]
 ) -> list[ObjectRef]:
-    """Return the PersistentVolumes of the stack's claims that still exist. Without the right to
-    list them, the search by label has already reported them as not checked. Raises Refused,
-    Unreachable."""
+    """Return the existing PersistentVolumes of the stack's claims. If the user may not list them,
+    the search by label has already reported them as not checked. Raises Refused, Unreachable."""
     return [
         object_ref(VOLUME, each["metadata"])
         for each in await list_allowed(cluster, VOLUME.path())
@@ -253,8 +251,8 @@ async def _volumes(
 
 
 def is_own_volume(spec: Json, *, stack: str, namespace: str, left: Collection[str]) -> bool:
-    """Return whether a PersistentVolume should go with a claim of the stack. `left` has the UIDs of
-    claims that are still there."""
+    """Return whether a PersistentVolume should be deleted with a claim of the stack. `left`
+    contains the UIDs of existing claims."""
     claim = spec.get("claimRef") or {}
     is_ours = claim.get("uid") in left or (
         claim.get("namespace") == namespace and is_claim_of(claim.get("name", ""), stack)
@@ -284,7 +282,7 @@ async def _own_namespace(
 
 
 def active_conditions(namespace: Json) -> str:
-    """Return the conditions of a namespace that is being deleted, as one line."""
+    """Describe the conditions of a namespace that is being deleted, in one line."""
     return "; ".join(
         f"{name}: {each.get('message') or each.get('reason', '')}"
         for name, each in conditions_of(namespace).items()
@@ -293,9 +291,9 @@ def active_conditions(namespace: Json) -> str:
 
 
 def is_one_of(not_listed: str, types: Collection[str]) -> bool:
-    """Return whether a line of `Listed.not_listed` is about one of these types and the stack's
-    namespace. A type may have been listed in that namespace only; a group whose types are unknown
-    has a version: `apps/v1`."""
+    """Return whether an entry of `Listed.not_listed` is about one of these types and the stack's
+    namespace. A type may have been listed in that namespace only. A group with unknown types has a
+    version: `apps/v1`."""
     name, _, rest = not_listed.partition(" ")
     group, is_group, _ = name.partition("/")
     if is_group:
@@ -304,7 +302,7 @@ def is_one_of(not_listed: str, types: Collection[str]) -> bool:
 
 
 def refuse_unread(there: Inventory, types: Collection[str]) -> None:
-    """Raise EnvironmentProblem if types of a stack could not be listed before it is made."""
+    """Raise EnvironmentProblem if the stack's types could not be listed before its creation."""
     if unread := [e for e in there.not_listed if is_one_of(e, (*USUAL_TYPES, *types))]:
         where = f"namespace {there.namespace}" if there.namespace else "the cluster"
         raise EnvironmentProblem(
@@ -324,12 +322,11 @@ def _sort_key(found: ObjectRef) -> tuple[bool, str, str, str]:
 
 
 async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> str:
-    """Describe in one line what is left and why it still exists; empty if nothing is left. Raises
-    Unreachable."""
+    """Describe in one line what is left and why; empty if nothing is left. Raises Unreachable."""
     if not report.left:
         return ""
     pods: list[Json] = []
-    # Pods of Jobs and of ranks carry the stack's label too.
+    # Pods of Jobs and ranks also have the stack's label.
     for namespace in {each.namespace for each in report.left if each.kind == "Pod"}:
         pods += await list_pods(cluster, namespace, {STACK_LABEL: stack}) or ()
     nodes: dict[str, Json] = {}
@@ -342,8 +339,8 @@ async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> 
 def wait_in_words(
     left: Sequence[ObjectRef], pods: Iterable[Json], nodes: Mapping[str, Json]
 ) -> str:
-    """Describe what a removal waits for. `nodes` has the nodes that may be read, by name; an empty
-    object: the node is gone."""
+    """Describe what a removal waits for. `nodes` contains the readable nodes by name; an empty
+    object means that the node is gone."""
     by_node = Counter(each["spec"].get("nodeName", "") for each in pods)
     parts = [
         f"{count(number, 'pod')} on node {name}{_node_problem(nodes.get(name))}" if name else
@@ -357,7 +354,7 @@ def wait_in_words(
         for each in held[:NAMED]
     ]
     if not parts:
-        # Namespaces are deleted last, and their conditions tell what they wait for.
+        # Namespaces are deleted last, and their conditions show what they wait for.
         first = next((each for each in left if each.kind != NAMESPACE.kind), left[0])
         parts = [str(first)]
     others = len(left) - sum(by_node.values()) - len(held[:NAMED]) - (not (by_node or held))
@@ -370,7 +367,7 @@ def _path(found: ObjectRef) -> str:
 
 
 def _node_problem(node: Json | None) -> str:
-    """Return why the kubelet of a node does not end its pods; empty if it works."""
+    """Return the reason why the kubelet of a node does not end its pods; empty if it works."""
     if node is None:
         return ""
     if not node:

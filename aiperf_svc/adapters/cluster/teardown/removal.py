@@ -1,5 +1,4 @@
-"""Finds stacks by their label, starts their removal, and removes them by their label when there is
-no Pulumi state."""
+"""Finds stacks by label, starts their removal, and removes them without Pulumi state."""
 
 import asyncio
 import time
@@ -20,7 +19,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
 )
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     StackObjects,
-    hanging_on,
+    deleted_with,
     made_by,
     roots_of,
 )
@@ -32,7 +31,7 @@ from aiperf_svc.plan.release import BUILT_IN
 
 OPERATORS_S = 30.0
 """Longest time for operators to remove the finalizers of custom resources before the rest of the
-stack is deleted. Pulumi waits longer for them."""
+stack is deleted. Pulumi waits longer."""
 DEPLOYMENT = ResourceType("apps", "v1", "deployments", "Deployment", True)
 STATEFUL_SET = ResourceType("apps", "v1", "statefulsets", "StatefulSet", True)
 
@@ -46,13 +45,14 @@ class FoundStack(msgspec.Struct, frozen=True, kw_only=True):
     is_overdue: bool
     """True if that time has passed."""
     overdue: tuple[str, ...] = ()
-    """UIDs of the roots whose time has passed. Roots of another stack of the same name may not be
-    due."""
+    """UIDs of the roots whose time has passed. The time of another stack's roots with the same name
+    may not have passed."""
     objects: int
 
 
 async def list_stacks(cluster: Cluster, *, namespace: str | None = None) -> tuple[FoundStack, ...]:
-    """List every stack with an object anywhere, or in `namespace` if not all may be listed.
+    """List every stack with an object anywhere, or in `namespace` if the user may not list all
+    namespaces.
 
     Raises Refused, and Unreachable, also if the API server fails to list the roots of stacks.
     """
@@ -69,15 +69,15 @@ def group_stacks(objects: Iterable[ObjectRef], *, now: datetime) -> tuple[FoundS
     by_stack: defaultdict[str, list[ObjectRef]] = defaultdict(list)
     for each in objects:
         by_stack[each.labels[STACK_LABEL]].append(each)
-    return tuple(_summed(stack, found, now) for stack, found in sorted(by_stack.items()))
+    return tuple(_found_stack(stack, found, now) for stack, found in sorted(by_stack.items()))
 
 
-def _summed(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
+def _found_stack(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
     own = {each.name for each in found if each.kind == "Namespace"}
     roots = roots_of(found, stack)
     deadlines = {
         each.uid: datetime.fromisoformat(each.created) + timedelta(seconds=float(ttl))
-        # A preflight pod has a TTL too, which must not count as that of a stack with roots.
+        # A preflight pod has a TTL too, which must not count as the TTL of a stack with roots.
         for each in roots or found
         if (ttl := each.annotations.get(TTL_ANNOTATION, "")).isdecimal()
     }
@@ -93,13 +93,14 @@ def _summed(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
 
 
 async def remove_by_label(cluster: Cluster, wanted: StackObjects) -> tuple[ObjectRef, ...]:
-    """Request the deletion of what runs of a stack have made, in one namespace if given: of objects
-    with its label that depend on its roots or, if those are unknown, that have a run's label.
-    Objects that existed before it, and objects that merely have the label, stay.
+    """Request the deletion of the objects that a stack's runs have created, in one namespace if
+    given: labelled objects that depend on its roots or, if the roots are unknown, that have a run's
+    label. Objects that existed before, and objects that merely have the label, stay.
 
-    Returns the objects whose deletion was requested; they are gone a little later
-    (`leaks.wait_until_gone`). Finalizers are left to their owners. Raises EnvironmentProblem that
-    names all objects that could not be deleted, after deleting all others; Refused, Unreachable.
+    Returns the objects whose deletion was requested; they disappear a little later
+    (`leaks.wait_until_gone`). Finalizers are left to their owners. After deleting all other
+    objects, raises EnvironmentProblem that names the objects that could not be deleted; Refused,
+    Unreachable.
     """
     stack, namespace = wanted.stack, wanted.namespace
     catalog = await read_catalog(cluster)
@@ -120,8 +121,8 @@ async def remove_by_label(cluster: Cluster, wanted: StackObjects) -> tuple[Objec
 
 
 def to_delete(objects: Iterable[ObjectRef], *, namespace: str | None) -> tuple[ObjectRef, ...]:
-    """Return the objects to delete so that all of `objects` go. An object whose owner or namespace
-    is among them goes with it."""
+    """Return the minimal set of objects whose deletion removes all `objects`. An object whose owner
+    or namespace is in the set is deleted with it."""
     candidates = [
         each
         for each in objects
@@ -161,7 +162,7 @@ async def remove_custom(
         selector=f"{STACK_LABEL}={wanted.stack}",
         or_namespace=wanted.namespace,
     )
-    made = hanging_on(roots, listed.objects)
+    made = deleted_with(roots, listed.objects)
     left = [each for each in listed.objects if each.uid in made]
     end_mono_s = time.monotonic() + OPERATORS_S
     for each in left:
@@ -179,8 +180,8 @@ async def _is_there(cluster: Cluster, found: ObjectRef) -> bool:
 
 
 async def release_from_queue(cluster: Cluster, left: Iterable[ObjectRef]) -> None:
-    """Delete the Workloads of groups of pods that are going and still have Kueue's finalizer, which
-    Kueue then takes off. Otherwise it waits for replacements of pods that have never run. Raises
+    """Delete the Workloads of groups of terminating pods that still have Kueue's finalizer; Kueue
+    then removes the finalizer. Otherwise it waits for replacements of pods that never ran. Raises
     Refused, Unreachable."""
     groups = {
         (each.namespace, each.labels[GROUP_LABEL])
@@ -195,12 +196,12 @@ async def remove_roots(cluster: Cluster, wanted: StackObjects) -> tuple[ObjectRe
     """Start the removal of a stack: request the deletion of its namespace or anchor, of its
     Deployments and of its StatefulSets.
 
-    Pulumi takes seconds to start, and Kubernetes waits five more before it empties a namespace.
-    Pods whose deletion is requested here are gone by then.
+    Pulumi takes seconds to start, and Kubernetes waits five more before it empties a namespace. By
+    then, the pods whose deletion is requested here are gone.
 
-    Custom resources are deleted and waited for before (`remove_custom`).
+    Custom resources are deleted and awaited first (`remove_custom`).
 
-    Objects that depend on roots of another stack, or on none, are left alone even if they have the
+    Objects that depend on the roots of another stack, or on no root, stay even if they have the
     label. Nothing is deleted if the stack's roots are unknown. The roots are deleted first: once
     that is accepted, Kubernetes removes the rest even if the runner dies. Returns the objects whose
     deletion was requested. Raises Refused, Unreachable.
@@ -214,7 +215,7 @@ async def remove_roots(cluster: Cluster, wanted: StackObjects) -> tuple[ObjectRe
     own = wanted.own or ()
     roots = [each for each in roots_of(listed.objects, wanted.stack) if each.uid in own]
     await remove_custom(cluster, wanted, roots)
-    ours = hanging_on(roots, listed.objects)
+    ours = deleted_with(roots, listed.objects)
     kinds = (DEPLOYMENT.kind, STATEFUL_SET.kind)
     holders = [each for each in listed.objects if each.kind in kinds and each.uid in ours]
     for group in (roots, holders):

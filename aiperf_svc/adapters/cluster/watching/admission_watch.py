@@ -1,4 +1,4 @@
-"""Waits until a queue of Kueue has admitted a stack, and lets its time to live begin then."""
+"""Waits until a Kueue queue has admitted a stack, and then starts its time to live."""
 
 import asyncio
 import math
@@ -18,20 +18,20 @@ from aiperf_svc.plan.stack import StackPlan
 
 POLL_S = 1.0
 REPORT_S = 30.0
-"""Time between two lines about what the queue waits for."""
+"""Interval between messages about the reason for the wait."""
 
 
 class AdmissionWatch:
-    """Watches the group of a stack in its queue."""
+    """Watches the pod group of a stack in its queue."""
 
     def __init__(self, cluster: Cluster, plan: StackPlan, say: Callable[[str], None]) -> None:
         self._cluster, self._plan, self._say = cluster, plan, say
         self._has_begun = False
-        """Whether the time to live has begun."""
+        """Whether the time to live has started."""
 
     async def wait_for_rejection(self) -> str:
-        """Return one line when the queue does not admit the stack: which, since when, and why. Once
-        it has admitted it, or without a queue, never return. The caller cancels it when `up` has
+        """Return one line when the queue does not admit the stack: the queue, how long, and why.
+        Never return after the admission or without a queue. The caller cancels it when `up` has
         ended."""
         if self._plan.queue is not None:
             line = await self._rejection(self._plan.queue)
@@ -41,15 +41,16 @@ class AdmissionWatch:
         raise AssertionError
 
     async def begin(self) -> None:
-        """Let the time to live begin, unless it has. The stack is up. Raises EnvironmentProblem."""
+        """Start the time to live, unless it has started: the stack is up. Raises
+        EnvironmentProblem."""
         if self._plan.queue is not None and not self._has_begun:
             await _begin_ttl(self._cluster, self._plan)
             self._has_begun = True
 
     async def _rejection(self, queue: QueuePlan) -> str:
-        """Return why the queue does not admit the stack; empty: it has."""
+        """Return the reason why the queue does not admit the stack; empty after its admission."""
         namespace, say = self._plan.config.deployment.namespace.name or "", self._say
-        begun_mono_s = told_mono_s = time.monotonic()
+        begun_mono_s = printed_mono_s = time.monotonic()
         while True:
             waited_s = time.monotonic() - begun_mono_s
             try:
@@ -66,8 +67,8 @@ class AdmissionWatch:
                         f"queue {queue.name} has not admitted the stack after {waited_s:.0f} s: "
                         f"{why}; wait for others, ask for less, or raise deployment.queue_timeout"
                     )
-                if time.monotonic() - told_mono_s > REPORT_S:
-                    told_mono_s = time.monotonic()
+                if time.monotonic() - printed_mono_s > REPORT_S:
+                    printed_mono_s = time.monotonic()
                     why = await _reason(self._cluster, namespace, queue, pods)
                     say(f"waiting in queue {queue.name} for {waited_s:.0f} s: {why}")
             except Unreachable:
@@ -80,7 +81,7 @@ class AdmissionWatch:
 
 
 def is_admitted(pods: Sequence[Json], queue: QueuePlan) -> bool:
-    """Return whether all pods of the group exist, and none has the gate of the queue."""
+    """Return whether all pods of the group exist, and none has the queue's scheduling gate."""
     return len(pods) >= queue.pods and not any(map(_is_gated, pods))
 
 
@@ -90,7 +91,7 @@ def _is_gated(pod: Json) -> bool:
 
 
 def _unmanaged(pods: Sequence[Json], queue: QueuePlan) -> str:
-    """Return why pods wait in no queue: their webhook adds a label to those that it manages."""
+    """Return the reason why pods are in no queue. Kueue's webhook labels its pods."""
     if len(pods) < queue.pods:
         return ""
     if all(MANAGED_LABEL in (pod["metadata"].get("labels") or {}) for pod in pods):
@@ -108,7 +109,7 @@ async def _group(cluster: Cluster, namespace: str, queue: QueuePlan) -> list[Jso
 
 
 async def _reason(cluster: Cluster, namespace: str, queue: QueuePlan, pods: Sequence[Json]) -> str:
-    """Return why the group waits, in the words of its Workload."""
+    """Return the reason why the group waits, from the conditions of its Workload."""
     if len(pods) < queue.pods:
         return f"{len(pods)} of {queue.pods} pods of the group exist"
     try:
@@ -124,9 +125,9 @@ async def _reason(cluster: Cluster, namespace: str, queue: QueuePlan, pods: Sequ
 
 
 async def _begin_ttl(cluster: Cluster, plan: StackPlan) -> None:
-    """Write the time to live into the anchor, counted from its creation. The deadline's pod reads
-    it there. Raises EnvironmentProblem if the anchor is gone or may not be changed, Unreachable if
-    the API server fails."""
+    """Write the time to live, counted from the anchor's creation, into the anchor. The deadline's
+    pod reads it there. Raises EnvironmentProblem if the anchor is gone or the user may not change
+    it, Unreachable if the API server fails."""
     namespace = plan.config.deployment.namespace.name
     path = f"/api/v1/namespaces/{namespace}/configmaps/{plan.identity.name(ANCHOR)}"
     try:

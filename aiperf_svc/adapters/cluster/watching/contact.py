@@ -1,7 +1,7 @@
 """Reports when the API server stops responding, and when it responds again.
 
-A request may wait half a minute for its response, and `pulumi` prints nothing while it waits. So
-one small object is requested each second, and the user gets a line within seconds.
+A request may wait half a minute for its response, and `pulumi` prints nothing while it waits. So a
+small object is requested each second, and the user gets a message within seconds.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA, Cluster, 
 from aiperf_svc.adapters.host.tasks import Tasks
 
 POLL_S = 1.0
-"""Seconds between two requests. Each reads an object from the server's storage, so that a server
-without its storage counts as silent."""
+"""Seconds between requests. Each request reads an object from etcd, so an API server without its
+storage counts as unresponsive."""
 RESPONSE_S = 5.0
-"""Longest time for one response; a slower API server counts as silent."""
+"""Timeout of a response; a slower API server counts as unresponsive."""
 METADATA_OR_WHOLE = f"{METADATA},{JSON}"
 PROBE = "/api/v1/namespaces/kube-system"
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Contact:
-    """Tracks when the API server last responded. Notes each change once."""
+    """Tracks when the API server last responded. Calls `note` once for each change."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Contact:
         consequence: str,
         response_s: float = RESPONSE_S,
     ) -> None:
-        """`consequence` is what follows for the user from the silence of `server`, a URL."""
+        """`consequence` is the effect on the user while `server`, a URL, does not respond."""
         self._server, self._note, self._consequence = server, note, consequence
         self._response_s = response_s
         self._response_mono_s = time.monotonic()
@@ -43,7 +43,7 @@ class Contact:
 
     @property
     def silence(self) -> str:
-        """One line while the API server does not respond, else empty."""
+        """Message while the API server does not respond, else empty."""
         if not self._is_silent:
             return ""
         return f"the API server at {self._server} has not responded for {self._silent_s:.0f} s"

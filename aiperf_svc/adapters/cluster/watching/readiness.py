@@ -1,10 +1,10 @@
 """Waits in a pod of the stack until a release is ready: all its rules hold, and all its pools have
 their replicas. The workers then wait for a first completion through its URL.
 
-The services start after this pod is ready, whoever runs `pulumi up`. If the time is over, the
-program ends with what is missing in one line, which is the message of its pod.
+The services start after this pod is ready, whoever runs `pulumi up`. On a timeout the program exits
+with one line about what is missing, which becomes the pod's termination message.
 
-Uses the standard library only, as the pod of the deadline does.
+Uses only the standard library, like the deadline's pod.
 """
 
 import json
@@ -31,16 +31,16 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 
 ASK_AGAIN_S = 1.0
-"""Seconds between two looks at all objects."""
+"""Seconds between two checks of all objects."""
 SHOWN = 3
-"""Most problems in the last line."""
+"""Maximum number of problems in the last line."""
 
 log = logging.getLogger(__name__)
 
 
 def run_readiness(environ: Mapping[str, str] = os.environ) -> int:
-    """Wait as the environment describes, then until SIGTERM; return an exit code. Raises
-    EnvironmentProblem if the release is not ready in time, or outside a pod of a stack."""
+    """Wait for the release in the environment variables, then for SIGTERM; return an exit code.
+    Raises EnvironmentProblem if the release is not ready in time, or outside a pod of a stack."""
     stopped = start_program()
     try:
         wanted = json.loads(environ["AIPERF_READINESS"])
@@ -67,8 +67,8 @@ def wait_until_ready(
     mono_s: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Return whether the release is ready: False if `wait(seconds)` returned true first. Raises
-    EnvironmentProblem when its time is over."""
-    end_mono_s, said = mono_s() + wanted["timeout_s"], ""
+    EnvironmentProblem on a timeout."""
+    end_mono_s, last_words = mono_s() + wanted["timeout_s"], ""
     while True:
         missing = problems(wanted, namespace, api)
         if not missing:
@@ -81,15 +81,15 @@ def wait_until_ready(
                 f"not ready after {wanted['timeout_s']} s (deployment.target.ready_timeout): "
                 f"{words}"
             )
-        if words != said:
+        if words != last_words:
             log.info("waiting: %s", words)
-            said = words
+            last_words = words
         if wait(ASK_AGAIN_S):
             return False
 
 
 def problems(wanted: Mapping[str, Any], namespace: str, api: ApiServer) -> list[str]:
-    """Return what is missing, one text each."""
+    """Return the problems that keep the release from being ready, one text each."""
     looks: list[Callable[[], str]] = [
         *(lambda r=rule: rule_problem(r, _get(api, r["path"].format(namespace=namespace)))
           for rule in wanted["rules"]),
@@ -124,7 +124,8 @@ def _pods(api: ApiServer, namespace: str, labels: Mapping[str, str]) -> list[Jso
 
 
 def rule_problem(rule: Mapping[str, Any], found: Json | None) -> str:
-    """Return why a rule does not hold; empty if it does. `found` None: there is no object."""
+    """Return the reason why a rule does not hold; empty if it does. `found` is None if the object
+    does not exist."""
     words, field, value = rule["words"], rule["field"], rule["value"]
     if found is None:
         return f"{words} does not exist"
@@ -144,7 +145,7 @@ def rule_problem(rule: Mapping[str, Any], found: Json | None) -> str:
 
 
 def value_at(found: Any, path: str) -> Any:
-    """Return the value at `.status.replicas[0].ready`; None if it is not set."""
+    """Return the value at a path such as `.status.replicas[0].ready`; None if it is not set."""
     for name, index in re.findall(r"\.([A-Za-z0-9_-]+)|\[(\d+)\]", path):
         if name:
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -155,12 +156,12 @@ def value_at(found: Any, path: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as a rule has it: JSON, and text without quotes."""
+    """Return a value in the format of a rule: JSON, with text unquoted."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def pool_problem(pool: Mapping[str, Any], pods: Iterable[Json]) -> str:
-    """Return why a pool is not ready; empty if it is."""
+    """Return the reason why a pool is not ready; empty if it is."""
     there = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     ready = [pod for pod in there if is_ready(pod)]
     if len(ready) >= pool["replicas"]:
@@ -172,7 +173,7 @@ def pool_problem(pool: Mapping[str, Any], pods: Iterable[Json]) -> str:
 
 
 def pod_reason(pod: Json) -> str:
-    """Return what keeps a pod from being ready, if Kubernetes reports it."""
+    """Return the reason why a pod is not ready, if Kubernetes reports one."""
     name = pod["metadata"]["name"]
     for each in containers_of(pod):
         state = each.get("state") or {}

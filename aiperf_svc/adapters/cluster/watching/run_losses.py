@@ -1,4 +1,4 @@
-"""Decides which parts of a stack were lost during a run, from the objects' statuses. Pure."""
+"""Detects lost parts of a stack during a run, from the objects' statuses. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,10 +11,10 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
 
 ABSENT_LISTS = 2
-"""Consecutive lists without a pod after which it counts as gone: one list may be stale."""
+"""Number of consecutive lists without a pod until it counts as gone: a list may be stale."""
 FINISHED_LISTS = 5
-"""Consecutive lists in which a pod may have finished without an error before it counts as lost:
-pods finish when their run does, and the cluster may report it first."""
+"""Number of consecutive lists in which a pod may have finished without an error before it counts as
+lost. Pods finish with their run, and the cluster may report that first."""
 FINISHED = "ended with exit code 0"
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted, as by a drain of its node",
@@ -31,26 +31,26 @@ class Loss(msgspec.Struct, frozen=True):
     """A loss that the run cannot recover from."""
 
     component: str
-    """Component of the lost pod; empty: a root of the whole stack."""
+    """Component of the lost pod; empty for a root of the whole stack."""
     line: str
     """What happened, in one line."""
 
 
 class RunLosses:
-    """The stack's objects as first seen, and what has happened to them since."""
+    """The stack's objects as first seen, and their changes since."""
 
     def __init__(self) -> None:
         self._roots: dict[str, str] = {}
         """UIDs by kind and name."""
         self._pods: dict[str, Json] = {}
-        """Pods as they were first seen, by UID."""
+        """Pods as first seen, by UID."""
         self._absent: dict[str, int] = {}
         self._finished: dict[str, int] = {}
         self._reported: set[str] = set()
 
     def handle_root(self, kind: str, name: str, found: Json | None) -> Loss | None:
-        """Record the state of a Namespace or anchor, and return its loss. None: it does not
-        exist."""
+        """Record the state of a Namespace or anchor, and return its loss. `found` is None if it
+        does not exist."""
         words = f"{kind} {name}"
         uid = found["metadata"]["uid"] if found else ""
         is_same = uid == self._roots.setdefault(words, uid)
@@ -88,7 +88,7 @@ class RunLosses:
 
 
 def how_lost(pod: Json, first: Json) -> str:
-    """Return how a pod was lost since it was first seen; empty if it still works."""
+    """Return how a pod was lost after it was first seen; empty if it still works."""
     metadata, status = pod["metadata"], pod.get("status", {})
     if has_condition(pod, "DisruptionTarget"):
         reason = conditions_of(pod)["DisruptionTarget"].get("reason", "")
@@ -101,15 +101,15 @@ def how_lost(pod: Json, first: Json) -> str:
     for each in containers_of(pod):
         restarts = each.get("restartCount", 0)
         if restarts > before.get(each["name"], {}).get("restartCount", 0):
-            return _how_ended((each.get("lastState") or {}).get("terminated") or {})
-        # In a pod that is being deleted, containers end before the pod is gone.
+            return _end_text((each.get("lastState") or {}).get("terminated") or {})
+        # The containers of a pod end before the deleted pod is gone.
         ended = (each.get("state") or {}).get("terminated")
         if ended and "deletionTimestamp" not in metadata:
-            return _how_ended(ended)
+            return _end_text(ended)
     return "was deleted" if "deletionTimestamp" in metadata else ""
 
 
-def _how_ended(ended: Json) -> str:
+def _end_text(ended: Json) -> str:
     reason, code = ended.get("reason", "Error"), ended.get("exitCode", "?")
     if reason == "OOMKilled":
         return "was killed: out of memory (OOMKilled); raise its memory (deployment.pods)"

@@ -1,4 +1,4 @@
-"""Watches the objects of a stack while its run is measured.
+"""Watches the objects of a stack during the run.
 
 The services report a loss only after their own timeouts, and not at all if the connection to them
 is lost. The cluster reports it at once.
@@ -16,14 +16,14 @@ from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 
 POLL_S = 1.0
-"""Seconds between two polls. A poll reads two or three objects and a list of some pods from the
-server's memory."""
+"""Seconds between polls. A poll reads two or three objects, and a short list of pods from the API
+server's cache."""
 
 log = logging.getLogger(__name__)
 
 
 class RunWatch:
-    """Watches one stack. All its pods exist when the watch begins."""
+    """Watches one stack. All its pods must exist at the start of the watch."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class RunWatch:
         poll_s: float = POLL_S,
         response_s: float = RESPONSE_S,
     ) -> None:
-        """`note` gets a line when the API server stops responding and when it responds again."""
+        """`note` is called when the API server stops responding and when it responds again."""
         self._cluster = cluster
         self._poll_s, self._response_s = poll_s, response_s
         self._contact = Contact(
@@ -58,11 +58,11 @@ class RunWatch:
 
     @property
     def silence(self) -> str:
-        """One line while the API server does not respond, else empty."""
+        """Message while the API server does not respond, else empty."""
         return self._contact.silence
 
     async def next_losses(self) -> tuple[Loss, ...]:
-        """Wait for losses and return them; each is returned once."""
+        """Wait for losses and return them. Each is returned once."""
         while True:
             try:
                 async with asyncio.timeout(self._response_s):
@@ -102,7 +102,7 @@ class RunWatch:
         return self._losses.handle_pods(listed["items"])
 
     def _leave_out(self, error: Refused) -> None:
-        """Stop watching an object that may not be read. The services notice its loss later."""
+        """Stop watching an unreadable object. The services notice its loss later."""
         if error.status != 403:
             raise Unreachable(str(error)) from error
         log.info("not watched while the run is measured: %s", error)

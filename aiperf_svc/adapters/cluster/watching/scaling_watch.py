@@ -1,8 +1,8 @@
-"""Watches the replicas of a server, and what desires them, while a load changes.
+"""Watches the replicas of a server and their scalers during a changing load.
 
-Each type is watched by a connection of its own, and each message is stamped when it arrives. Types
-that the cluster does not have are left out. Of a replica that has started, its log and its own page
-of metrics are read.
+Each type has its own watch connection, and each message gets a timestamp on arrival. Types that the
+cluster does not have are left out. The log and the metrics page of each started replica are read
+too.
 """
 
 import asyncio
@@ -30,21 +30,21 @@ from aiperf_svc.core.telemetry.page import PageError, PageReader
 from aiperf_svc.domain.json_objects import Json
 
 RETRY_S = 1.0
-"""Time between two attempts while the API server does not respond."""
+"""Interval between attempts while the API server does not respond."""
 PAGE_S = 0.25
-"""Time between two reads of a replica's page: the error of its first token."""
+"""Interval between reads of a replica's page, which is the error of the time of its first token."""
 WATCH_S = 290
-"""Time after which the API server ends a watch, and it begins again where it ended."""
+"""Time after which the API server ends a watch; the next watch continues from there."""
 FIRST_LISTS = 30
-"""Failed attempts to list a type for the first time after which it is left out: the watch begins
-when all others are listed. The storage of an API server elects a leader sooner, and a broken
-conversion of a type lasts."""
-GONE = 410
+"""Failed attempts to list a type for the first time before it is left out: the watch starts when
+all other types are listed. The API server's storage elects a leader sooner, while a broken
+conversion of a type persists."""
+STATUS_GONE = 410
 MOST_LOGS = 16
-"""Most logs that are followed at the same time: each keeps one of the runner's connections to the
-API server, of which the run needs some too."""
+"""Maximum number of logs followed at the same time: each uses one of the runner's connections to
+the API server, and the run needs some of them."""
 TOKENS = frozenset({"generation_tokens", "time_to_first_token"})
-"""Quantities of a server's page that count from its first token on."""
+"""Metrics of a server's page that count from its first token on."""
 
 
 PODS = ResourceType("", "v1", "pods", POD, True)
@@ -57,23 +57,23 @@ TYPES = (
     PODS,
     ResourceType("", "v1", "events", EVENT, True),
 )
-"""Decisions are listed before pods, so that no replica seems to come before its own."""
+"""Decisions are listed before pods, so a replica never precedes the decision to create it."""
 
 
 class WatchedServer(NamedTuple):
-    """The pods of a server, and how a replica shows what it does."""
+    """The pods of a server, and how to observe a replica."""
 
     namespace: str
     labels: Mapping[str, str]
     port: int
-    """Port of its page of metrics."""
+    """Port of its metrics page."""
     path: str
     loaded: re.Pattern[str] | None
-    """Line of its log that shows that its model is loaded."""
+    """Line of its log after which its model is loaded."""
 
 
 class ScalingWatch:
-    """Watches one server. Its log is complete from the moment that `has_begun` is set."""
+    """Watches one server. Its event log is complete from the time that `has_begun` is set."""
 
     def __init__(
         self, cluster: Cluster, server: WatchedServer, *, clock_ns: Callable[[], int]
@@ -82,7 +82,7 @@ class ScalingWatch:
         self._cluster, self._server, self._clock_ns = cluster, server, clock_ns
         self.log = ReplicaLog(server.labels, server.port)
         self.has_begun = asyncio.Event()
-        self._left_to_list = len(TYPES)
+        self._unlisted_types = len(TYPES)
         self._open_logs = 0
         self._tasks = Tasks()
 
@@ -90,11 +90,11 @@ class ScalingWatch:
         async with self._tasks as tasks:
             watches = [tasks.start(self._watch(each), f"watch {each.resource}") for each in TYPES]
             await asyncio.gather(*watches)
-            # No type can be watched.
+            # The user may watch no type.
             await asyncio.Event().wait()
 
     async def _watch(self, watched: ResourceType) -> None:
-        """Follow the objects of a type as long as the API server allows it."""
+        """Follow the objects of a type while the API server allows it."""
         path, params = watched.path(self._server.namespace), dict[str, str]()
         if watched is PODS and self._server.labels:
             params["labelSelector"] = label_selector(self._server.labels)
@@ -106,7 +106,7 @@ class ScalingWatch:
                     version = await self._list(watched, path, params, known, is_first)
                     if is_first:
                         is_first = False
-                        self._listed()
+                        self._note_listed()
                     await self._follow(watched, path, params, known, version)
                 except Unreachable:
                     pass
@@ -119,11 +119,11 @@ class ScalingWatch:
             if error.status != 404:
                 self._leave_out(f"{watched.resource} ({error})")
             if is_first:
-                self._listed()
+                self._note_listed()
 
-    def _listed(self) -> None:
-        self._left_to_list -= 1
-        if not self._left_to_list:
+    def _note_listed(self) -> None:
+        self._unlisted_types -= 1
+        if not self._unlisted_types:
             self.has_begun.set()
 
     async def _list(
@@ -134,7 +134,7 @@ class ScalingWatch:
         known: dict[str, Json],
         is_first: bool,
     ) -> str:
-        """Read the present objects, and return the version from which a watch continues."""
+        """List the present objects, and return the resource version for the watch."""
         listed = await self._cluster.get(path, **params)
         present = {each["metadata"]["uid"]: each for each in listed["items"]}
         for uid in known.keys() - present.keys():
@@ -152,7 +152,7 @@ class ScalingWatch:
         known: dict[str, Json],
         version: str,
     ) -> None:
-        """Handle the messages of watches, one after the other, until a list is needed again."""
+        """Handle the messages of successive watches until a new list is needed."""
         more = {"watch": "1", "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "true"}
         while True:
             lines = self._cluster.lines(path, **params, **more, resourceVersion=version)
@@ -160,7 +160,7 @@ class ScalingWatch:
                 async for message in lines:
                     change, found = message["type"], message["object"]
                     if change == "ERROR":
-                        if found.get("code") == GONE:
+                        if found.get("code") == STATUS_GONE:
                             return
                         raise Unreachable(str(found.get("message")))
                     version = found["metadata"]["resourceVersion"]
@@ -183,14 +183,14 @@ class ScalingWatch:
                 self._tasks.start(self._read_log(each, self._server.loaded), f"log of {each.name}")
 
     async def _read_log(self, replica: FollowReplica, loaded: re.Pattern[str]) -> None:
-        """Follow the log of a replica until the line comes that is looked for. What follows ends
-        with the container, and with the connection, and then begins again."""
+        """Follow the log of a replica until the expected line appears. Following the log ends with
+        the container or the connection, and is then restarted."""
         path = f"{PODS.path(self._server.namespace)}/{replica.name}/log"
         if self._open_logs >= MOST_LOGS:
             self._leave_out(f"pods/log (more than {MOST_LOGS} replicas start at the same time)")
             return
         params = {"follow": "true", "container": replica.container}
-        with self._unless_refused("pods/log"), self._counted_log():
+        with self._leave_out_if_refused("pods/log"), self._counted_log():
             while not self.log.is_gone(replica.uid):
                 with contextlib.suppress(Unreachable, aiohttp.ClientError, TimeoutError):
                     if await self._has_line(path, params, loaded):
@@ -199,7 +199,7 @@ class ScalingWatch:
                 await asyncio.sleep(RETRY_S)
 
     async def _has_line(self, path: str, params: dict[str, str], wanted: re.Pattern[str]) -> bool:
-        """Follow a log until the line comes, and return true, or until the log ends."""
+        """Follow a log. Return true at the expected line, or false when the log ends."""
         async with self._cluster.stream("GET", path, params=params) as response:
             if response.status in (401, 403):
                 raise Refused(await response.text(), status=response.status, reason="")
@@ -217,18 +217,18 @@ class ScalingWatch:
         pods = PODS.path(self._server.namespace)
         path = f"{pods}/{replica.name}:{self._server.port}/proxy{self._server.path}"
         reader, before = PageReader(), 0.0
-        with self._unless_refused("pods/proxy"):
+        with self._leave_out_if_refused("pods/proxy"):
             while not self.log.is_gone(replica.uid):
                 tokens = await self._tokens(path, reader)
                 if tokens > before and self.log.is_ready(replica.uid):
                     self.log.note(replica.uid, "first_token", self._clock_ns())
                     return
-                # Tokens of a warmup of its own are none of the load's.
+                # Tokens of the server's own warmup are not part of the load.
                 before = max(before, tokens)
                 await asyncio.sleep(PAGE_S)
 
     async def _tokens(self, path: str, reader: PageReader) -> float:
-        """Return what the page counts; 0 while there is no page."""
+        """Return the count on the page; 0 while there is no page."""
         try:
             page = reader.read(await self._cluster.text(path))
         except Refused as error:
@@ -244,7 +244,7 @@ class ScalingWatch:
         )
 
     @contextlib.contextmanager
-    def _unless_refused(self, what: str) -> Iterator[None]:
+    def _leave_out_if_refused(self, what: str) -> Iterator[None]:
         try:
             yield
         except (Refused, Unreachable, OSError) as error:

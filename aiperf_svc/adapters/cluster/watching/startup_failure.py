@@ -1,7 +1,7 @@
-"""Decides when a stack that is starting cannot succeed any more, from its objects' statuses.
+"""Detects when a starting stack can no longer succeed, from its objects' statuses.
 
-Some states are final as soon as they are seen. Others may pass by themselves and count when they
-have lasted for a while. Pure: the time is an argument.
+Some states are final at once. Others may be temporary and count only after they have lasted for a
+while. Pure: the time is an argument.
 """
 
 import math
@@ -17,14 +17,14 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import READINESS
 
 PULL_S = 20.0
-"""Longest time for a failing image pull. The kubelet tries again after 10 s, and may succeed."""
+"""Longest duration of a failing image pull. The kubelet retries after 10 s, and may succeed."""
 CREATE_S = 10.0
-"""Longest time for a refused pod. After a deletion, quotas are counted again and accounts get their
+"""Longest duration of a refused pod. After a deletion, quotas are recomputed and accounts get their
 tokens within seconds."""
 CONFIG_S = 15.0
-"""Longest time for a missing Secret or ConfigMap, which may be made a moment after its pod."""
+"""Longest duration of a missing Secret or ConfigMap, which may be created after its pod."""
 CLAIM_S = 120.0
-"""Longest time for a claim without a volume: storage classes make volumes on demand."""
+"""Longest duration of a claim without a volume: storage classes create volumes on demand."""
 CRASHES = 2
 """Restarts after which a pod counts as crashing."""
 NO_PROGRAM = "executable file not found"
@@ -34,17 +34,17 @@ IMAGE_KEYS = {
     RANK_POD: "workload.image",
     HOST: "deployment.target.image (of the mock server: deployment.image.name)",
 }
-"""Keys of the config that name images, by the container; those of services have another."""
+"""Keys of the config with the image of a container; other containers use the services' image."""
 IMAGE_STATES = (PULL, "InvalidImageName", "ErrImageNeverPull")
 """States of a pod whose image is not available."""
 FINAL_PULLS = (
     "not found", "manifest unknown", "denied", "unauthorized", "forbidden", "authentication",
     "no match for platform", "invalid",
 )  # fmt: skip
-"""Words in a registry's response after which a retry does not help."""
+"""Words in a registry's response that rule out a successful retry."""
 
 DENIALS = ("denied request", "denied the request")
-"""Words of a ValidatingAdmissionPolicy and of a webhook that refuses an object."""
+"""Words in the refusals of ValidatingAdmissionPolicies and webhooks."""
 RULE_REMEDY = (
     "if a rule asks for labels or annotations, set deployment.labels and deployment.annotations; "
     "else use another namespace, or ask who made the rule"
@@ -56,20 +56,20 @@ class PodProblem(msgspec.Struct, frozen=True):
     """A condition that keeps a pod from running."""
 
     subject: str
-    """The pod or Deployment that has the problem."""
+    """The affected pod or Deployment."""
     state: str
-    """Reason or state as Kubernetes names it."""
+    """Reason or state in Kubernetes' words."""
     line: str
-    """What is wrong, with the value and the remedy."""
+    """The problem, with the value and the remedy."""
     limit_s: float
-    """Longest time that it may last before the start has failed."""
+    """Longest duration before the problem counts as a failed start."""
 
 
 class StartupFailureDetector:
-    """Decides when a stack that is coming up cannot succeed any more."""
+    """Detects when a starting stack can no longer succeed."""
 
     def __init__(self, *, unschedulable_s: float, longest_s: float = math.inf) -> None:
-        """No problem may last longer than `longest_s`, the time in which pods must be ready."""
+        """`longest_s`, the readiness timeout of pods, limits the duration of every problem."""
         self._unschedulable_s = unschedulable_s
         self._longest_s = longest_s
         self._since: dict[tuple[str, str], float] = {}
@@ -85,7 +85,7 @@ class StartupFailureDetector:
     ) -> str | None:
         """Record the objects as they are at `now_s`, and return one line when the start has failed.
 
-        `refusals` are Events of StatefulSets that still lack pods, `claims` those of
+        `refusals` are Events of StatefulSets that still lack pods, `claims` are Events of
         PersistentVolumeClaims.
         """
         of_claims = {each["involvedObject"]["name"]: each for each in claims}
@@ -110,7 +110,7 @@ class StartupFailureDetector:
 def pod_problems(
     pod: Json, unschedulable_s: float, claims: Mapping[str, Json] = NO_CLAIMS
 ) -> Iterator[PodProblem]:
-    """Yield the problems that keep a pod from running. `claims` has the last Event of each."""
+    """Yield the problems that keep a pod from running. `claims` has each claim's last Event."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return
@@ -127,7 +127,7 @@ def pod_problems(
 
 
 def lacks_volume(pod: Json) -> bool:
-    """Return whether a claim without a volume keeps a pod from being placed."""
+    """Return whether a claim without a volume keeps a pod from being scheduled."""
     return "persistentvolumeclaim" in (_unscheduled(pod) or "").lower()
 
 
@@ -137,7 +137,7 @@ def claims_of(pod: Json) -> tuple[str, ...]:
 
 
 def _unscheduled(pod: Json) -> str | None:
-    """Return why no node takes a pod; None if one has."""
+    """Return the reason why a pod fits on no node; None if it is scheduled."""
     placed = conditions_of(pod).get("PodScheduled", {})
     return _words(placed.get("message")) if placed.get("reason") == "Unschedulable" else None
 
@@ -177,7 +177,7 @@ def _container_problems(pod: str, container: Json) -> Iterator[PodProblem]:
         is_final = any(word in message.lower() for word in FINAL_PULLS)
         yield PodProblem(
             pod,
-            # The two alternate while the kubelet tries.
+            # The two states alternate while the kubelet retries.
             PULL,
             f"pod {pod}: image {image!r} cannot be pulled: {state}: {message}; check {key}, "
             "deployment.image.pull_secrets, and that nodes reach the registry",
@@ -202,7 +202,7 @@ def _container_problems(pod: str, container: Json) -> Iterator[PodProblem]:
 
 
 def _release_problems(pod: str, container: Json) -> Iterator[PodProblem]:
-    """Yield what the pod that waits for the target reports when its time is over."""
+    """Yield the problem that the pod that waits for the target reports on its timeout."""
     states = (container.get("state") or {}, container.get("lastState") or {})
     for ended in (each["terminated"] for each in states if each.get("terminated")):
         if ended.get("exitCode"):
@@ -242,15 +242,14 @@ def deployment_problems(deployment: Json) -> Iterator[PodProblem]:
 
 def set_problem(event: Json) -> PodProblem:
     """Return the problem that keeps a StatefulSet from creating pods, from its Event. Unlike a
-    Deployment, it has no condition for this."""
+    Deployment, it has no condition for it."""
     name, message = event["involvedObject"]["name"], _words(event.get("message"))
     line = f"StatefulSet {name} cannot create its pods: {message}; {_remedy(message)}"
     return PodProblem(name, "FailedCreate", line, CREATE_S)
 
 
 def rule_remedy(message: str) -> str:
-    """Return what helps against a rule of the cluster (a policy or a webhook) that this refusal
-    names; empty if it names none."""
+    """Return the remedy if the refusal names a rule (a policy or a webhook); else empty."""
     return RULE_REMEDY if any(each in message for each in DENIALS) else ""
 
 

@@ -1,4 +1,4 @@
-"""Watches a stack come up, and reports when it cannot."""
+"""Watches the startup of a stack, and reports when it cannot succeed."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import JOB_LABEL, STACK_LABEL
 
 POLL_S = 1.0
-"""Seconds between two polls. Statuses, unlike Events, always exist and describe the present."""
+"""Seconds between polls. Unlike Events, statuses always exist and describe the present."""
 UNSCHEDULABLE_S = 60.0
-"""Time for a cluster to find a node. A cluster that makes nodes on demand needs minutes."""
+"""Time for a cluster to find a node. A cluster that creates nodes on demand needs minutes."""
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +33,11 @@ async def wait_for_startup_failure(
     has_ranks: bool = False,
     is_change: bool = False,
 ) -> str:
-    """Return one line when `up` cannot succeed any more: pod, value, remedy. The caller cancels it
+    """Return one line when `up` can no longer succeed: pod, value, remedy. The caller cancels it
     when `up` has ended.
 
-    `longest_s` is the time in which each pod must be ready. `has_ranks`: the stack has
-    StatefulSets. `is_change`: the stack existed before, so its present pods are ignored.
+    `longest_s` is the readiness timeout of each pod. `has_ranks`: the stack has StatefulSets.
+    `is_change`: the stack existed before, so its present pods are ignored.
     """
     detector = StartupFailureDetector(unschedulable_s=unschedulable_s, longest_s=longest_s)
     earlier: frozenset[str] | None = None if is_change else frozenset()
@@ -50,7 +50,7 @@ async def wait_for_startup_failure(
             pods = [
                 pod
                 for pod in pods
-                # The collector judges the pods of Jobs, and `up` does not wait for them.
+                # The collector judges the pods of Jobs; `up` does not wait for them.
                 if pod["metadata"]["uid"] not in earlier
                 and JOB_LABEL not in pod["metadata"].get("labels", {})
             ]
@@ -60,7 +60,7 @@ async def wait_for_startup_failure(
         except (Refused, Unreachable) as error:
             if isinstance(error, Refused) and error.status == 403:
                 log.warning("the stack's pods cannot be watched: %s", error)
-                # `up` alone then shows whether it succeeds.
+                # Then only `up` itself shows whether it succeeds.
                 await asyncio.Event().wait()
             log.debug("watching the stack come up: %s", error)
         else:
@@ -71,7 +71,7 @@ async def wait_for_startup_failure(
 
 
 async def _refusals(cluster: Cluster, scope: str, stack: str) -> list[Json]:
-    """Return the Events about pods that StatefulSets of the stack still cannot make."""
+    """Return the Events about pods that StatefulSets of the stack still cannot create."""
     sets = await _labelled(cluster, f"/apis/apps/v1{scope}/statefulsets", stack)
     lacking = {
         each["metadata"]["uid"]
@@ -86,7 +86,7 @@ async def _refusals(cluster: Cluster, scope: str, stack: str) -> list[Json]:
 
 
 async def _claim_events(cluster: Cluster, scope: str, pods: Iterable[Json]) -> list[Json]:
-    """Return the Events about claims that keep pods from being placed, by time."""
+    """Return the Events about claims that keep pods from being scheduled, sorted by time."""
     names = {name for pod in pods if lacks_volume(pod) for name in claims_of(pod)}
     if not names:
         return []
@@ -97,7 +97,7 @@ async def _claim_events(cluster: Cluster, scope: str, pods: Iterable[Json]) -> l
 
 
 async def _labelled(cluster: Cluster, path: str, stack: str) -> list[Json]:
-    # Version 0: from the server's memory, not from etcd. The list may be a second old.
+    # Version 0 reads the API server's cache instead of etcd. The list may be a second old.
     found = await cluster.get(path, labelSelector=f"{STACK_LABEL}={stack}", resourceVersion="0")
     items: list[Json] = found["items"]
     return items

@@ -1,4 +1,4 @@
-// Draws the plots over time with uPlot in place of their pictures, on one time axis: dragging over one zooms all.
+// Replaces the images of plots over time with uPlot, on one time axis: dragging over one plot zooms all.
 (() => {
   "use strict";
   const charts = [];
