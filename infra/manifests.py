@@ -1,7 +1,7 @@
 """Prints the Kubernetes objects of a stack as JSON, without an engine, a state or a cluster.
 
-The program runs against a monitor that writes down what it is asked to create. The runner uses this
-to try the objects in the cluster (`dryRun=All`) before it creates any. It reads from its standard
+The program runs against a monitor that records the resources it would create. The runner uses this
+to validate the objects in the cluster (`dryRun=All`) before it creates any. It reads from standard
 input a JSON object with `stack` and `config`, the values of the stack's configuration.
 """
 
@@ -20,11 +20,11 @@ from pulumi.runtime.stack import run_in_stack
 from aiperf_svc.domain.json_objects import Json
 
 SUFFIX = "00000000"
-"""Stands for what Pulumi appends to a name that it makes."""
+"""Replaces the suffix that Pulumi appends to generated names."""
 
 
 class Recorder(pulumi.runtime.Mocks):
-    """Keeps the inputs of each Kubernetes object, and responds as a cluster would."""
+    """Records the inputs of each Kubernetes object, and responds as a cluster would."""
 
     def __init__(self) -> None:
         self.objects: list[Json] = []
@@ -40,7 +40,7 @@ class Recorder(pulumi.runtime.Mocks):
         return args.name, {**found, "metadata": {**metadata, "uid": f"uid-of-{metadata['name']}"}}
 
     def call(self, args: pulumi.runtime.MockCallArgs) -> Any:
-        """Respond to a call of a function: the program calls none."""
+        """Respond to a function call. The program makes none."""
         return {}
 
 
@@ -50,7 +50,7 @@ async def _objects(stack: str, config: Json) -> list[Json]:
         {key: v if isinstance(v, str) else json.dumps(v) for key, v in config.items()}
     )
     pulumi.runtime.set_mocks(recorder, project="aiperf", stack=stack, preview=False)
-    # The program makes its own stack resource, with the outputs.
+    # The program creates its own stack resource, with the outputs.
     pulumi.runtime.settings.ROOT.set(None)
     await run_in_stack(_program)
     return recorder.objects
@@ -61,7 +61,7 @@ def _program() -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Return a manifest as it would be posted: an engine marks secrets and has only floats."""
+    """Return a manifest as it would be posted. An engine marks secrets and has only floats."""
     if rpc.is_rpc_secret(value):
         return _whole(rpc.unwrap_rpc_secret(value))
     if isinstance(value, dict):
@@ -72,7 +72,7 @@ def _whole(value: Any) -> Any:
 
 
 def main() -> None:
-    """Read the stack, and print its objects."""
+    """Read the stack and print its objects."""
     wanted = json.load(sys.stdin)
     objects = asyncio.run(_objects(wanted["stack"], wanted["config"]))
     json.dump(_whole(objects), sys.stdout)

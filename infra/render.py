@@ -1,8 +1,8 @@
 """Prints the objects of a Helm chart or a kustomization as JSON.
 
-Pulumi's Kubernetes provider renders them, so that no Helm is needed and `up` creates what was
-reviewed. It runs without an engine and without a cluster, and needs a network only for what a chart
-or a kustomization downloads. Reads from its standard input a JSON object with `provider`, the path
+Pulumi's Kubernetes provider renders them, so Helm is not needed and `up` creates exactly the
+reviewed objects. It runs without an engine and a cluster, and uses the network only for downloads
+of a chart or a kustomization. It reads from standard input a JSON object with `provider`, the path
 of the plugin, `token`, the name of its function, and `args`.
 """
 
@@ -18,11 +18,11 @@ from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 from aiperf_svc.domain.json_objects import Json
 
 LARGEST = 256 * 2**20
-"""Most bytes of the rendered objects."""
+"""Size limit of the rendered objects in bytes."""
 NO_ENGINE = "127.0.0.1:1"
-"""The provider takes the address of an engine, to which it would log."""
+"""The provider requires the address of an engine to log to."""
 NO_CLUSTER = {"renderYamlToDirectory": "/nonexistent"}
-"""With this setting the provider talks to no cluster. It writes there only what is created."""
+"""With this setting the provider contacts no cluster. It writes there only what it creates."""
 
 
 def render(stub: Any, token: str, args: Json) -> list[Any]:
@@ -48,7 +48,7 @@ def _struct(values: Json) -> struct_pb2.Struct:
 
 
 def _whole(value: Any) -> Any:
-    """Return a value with its whole numbers as such: the protocol has only floats."""
+    """Restore the whole numbers in a value: the protocol has only floats."""
     if isinstance(value, dict):
         return {key: _whole(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -57,7 +57,7 @@ def _whole(value: Any) -> Any:
 
 
 def main() -> None:
-    """Render, and print the objects; exit with the provider's message if it cannot."""
+    """Render the objects and print them. Exit with the provider's message if that fails."""
     wanted = json.load(sys.stdin)
     process = subprocess.Popen(
         [wanted["provider"], NO_ENGINE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

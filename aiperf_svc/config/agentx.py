@@ -1,5 +1,5 @@
-"""What InferenceX fixes for its agent benchmark, AgentX: `scenario: agentx` sets these keys where a
-config does not, and `core/rules/agentx.py` checks them."""
+"""The keys that InferenceX fixes for its agent benchmark, AgentX. `scenario: agentx` sets them
+where a config does not, and `core/rules/agentx.py` checks them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from aiperf_svc.domain.json_objects import Json
 
 
 class Rules(NamedTuple):
-    """The rules that are followed."""
+    """Name, version and source of a set of rules."""
 
     name: str
     version: str
@@ -38,7 +38,7 @@ FIXED: tuple[tuple[str, Any], ...] = (
     ("workers.max", 1),
     ("random_seed", 42),
 )
-"""Keys of a run by the rules. Only a single worker can tell that no request is in flight."""
+"""Keys of a run by the rules. One worker, since only it knows that no request is in flight."""
 UNTOUCHED: tuple[tuple[str, Any], ...] = (
     ("dataset.delay_factor", 1.0),
     ("dataset.max_delay", None),
@@ -47,17 +47,17 @@ UNTOUCHED: tuple[tuple[str, Any], ...] = (
     ("load.ramp", "0s"),
     ("load.agentic.burst", False),
 )
-"""Keys that change the trace or its start, with the values at which they do not."""
+"""Keys that could change the trace or its start, with the values that leave it unchanged."""
 _ENDS = ("load.requests", "load.duration", "load.min_duration")
-"""Where one is given, the length of the run is the user's."""
-_OURS = ("workers.max", *_ENDS)
-"""Keys that are set and not checked as such."""
+"""If any of these is set, the user determines the length of the run."""
+_UNCHECKED_KEYS = ("workers.max", *_ENDS)
+"""Keys that the scenario sets but does not check like the others."""
 _FAST_WARMUP = 1
-"""Requests of the warmup in the fast mode, beside the usual number."""
+"""Number of warmup requests in the fast mode; it conforms like the usual number."""
 
 
 def with_agentx(data: Mapping[str, Any]) -> Json:
-    """Return a config as it is written, with the keys of the scenario that it lacks."""
+    """Return the config as written, plus missing keys of the scenario."""
     completed: Any = data
     has_end = any(value_at(data, key.split(".")) is not None for key in _ENDS)
     for key, value in FIXED:
@@ -67,21 +67,21 @@ def with_agentx(data: Mapping[str, Any]) -> Json:
 
 
 def expected_keys() -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the keys that the rules fix, with the values that conform in a finished config."""
+    """Yield the keys that the rules fix, with the conforming values in a finished config."""
     for key, value in (*FIXED, *UNTOUCHED):
-        if key in _OURS:
+        if key in _UNCHECKED_KEYS:
             continue
         has_fast_mode = key == "load.agentic.warmup_requests"
         yield key, (value, _FAST_WARMUP) if has_fast_mode else (value,)
 
 
 def is_fast(config: Mapping[str, Any]) -> bool:
-    """Return whether a finished config is that of the fast mode."""
+    """Return whether a finished config uses the fast mode."""
     return bool(value_at(config, ("load", "agentic", "warmup_requests")) == _FAST_WARMUP)
 
 
 def deviations(config: Mapping[str, Any]) -> list[str]:
-    """Return why a run of a finished config does not conform, one line for each key."""
+    """Return the reasons why a run of a finished config does not conform, one line per key."""
     found = []
     duration = value_at(config, ("load", "duration"))
     if duration != (expected_length := "20m" if is_fast(config) else "1h"):
@@ -101,14 +101,14 @@ def conformance(config: Mapping[str, Any]) -> str:
 
 
 def key_outcome(config: Mapping[str, Any], key: str, expected: Sequence[Any]) -> tuple[bool, str]:
-    """Return whether a key of a finished config conforms, and its value in words."""
+    """Return whether a key of a finished config conforms, and its value as text."""
     value = value_at(config, key.split("."))
     is_met, text = value in expected, f"{key} {shown(value)}"
     return is_met, text if is_met else f"{text}, expected {' or '.join(map(shown, expected))}"
 
 
 def shown(value: Any) -> str:
-    """Return a value as a config has it."""
+    """Return a value as a config file shows it."""
     if value is None:
         return "not set"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,7 +1,7 @@
 """Settings of the artifacts: what is written, where, and which services receive a finished run.
 
-Keys of buckets and trackers are not set here: their libraries take them from the environment, such
-as `MLFLOW_TRACKING_TOKEN`, or user name and password, and `WANDB_API_KEY`.
+Keys of buckets and trackers are not set here: their libraries read them from environment variables
+such as `MLFLOW_TRACKING_TOKEN` (or user name and password) and `WANDB_API_KEY`.
 """
 
 import os
@@ -16,19 +16,19 @@ from aiperf_svc.config.units import PositiveDurationNs
 Name = Annotated[str, Field(min_length=1, max_length=250)]
 
 
-def _below(pattern: str) -> str:
-    """Return the pattern. Raises ValueError if it is not valid, or leads to another folder."""
+def _checked_pattern(pattern: str) -> str:
+    """Return the pattern. Raises ValueError if it is invalid or leads to another folder."""
     if PurePath(pattern).is_absolute() or ".." in PurePath(pattern).parts:
         raise ValueError(f"{pattern!r}: expected a pattern of files below the artifact folder")
     try:
-        # A pattern is checked when it is used; this folder has no files.
+        # Patterns are only checked when used; this folder has no files.
         list(Path(os.devnull).glob(pattern))
     except ValueError as error:
         raise ValueError(f"{pattern!r} is not a file pattern: {error}") from error
     return pattern
 
 
-FilePattern = Annotated[Name, AfterValidator(_below)]
+FilePattern = Annotated[Name, AfterValidator(_checked_pattern)]
 
 RESULT_FILES = (
     "profile_export_aiperf.json",
@@ -39,7 +39,7 @@ RESULT_FILES = (
     "config.yaml",
     "report.html",
 )
-"""Files that are sent by default: those whose size does not grow with the number of requests."""
+"""Files that are sent by default. Their size does not grow with the number of requests."""
 
 
 class Tracker(Model):
@@ -78,7 +78,7 @@ class Wandb(Tracker):
 
 
 _PREFIX_PART = r"(\.{0,2}[^./?#\s]|\.{3})[^/?#\s]*"
-"""A part of a prefix: not empty, nor `.` or `..`."""
+"""A part of a prefix: not empty, and neither `.` nor `..`."""
 
 
 class S3(Model):

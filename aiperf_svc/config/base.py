@@ -28,13 +28,13 @@ class Model(BaseModel):
 
 
 def repeated(names: Sequence[str]) -> str:
-    """Return the first name that a list has twice; empty if it has each once."""
+    """Return the first name that occurs twice in a list; empty if none does."""
     return next((name for at, name in enumerate(names) if name in names[:at]), "")
 
 
 Verbatim = Annotated[str, StringConstraints(strip_whitespace=False)]
-"""Text that keeps the white space at its ends: arguments of programs, contents of files."""
+"""Text that keeps the white space at its ends: program arguments, file contents."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,78}[A-Za-z0-9])?$")]
-"""Name of folders and columns. What is part of a Kubernetes object's name has to be shorter and
-simpler, and is checked where that name is made."""
+"""Name of folders and columns. Names of Kubernetes objects must be shorter and simpler, which is
+checked where these are built."""

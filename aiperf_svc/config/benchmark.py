@@ -1,7 +1,7 @@
 """The configuration that a user writes: one frozen BenchmarkConfig for a laptop or a cluster.
 
 All defaults are defined in this package, each subject in its own module. Unknown keys are refused.
-Durations are nanoseconds and sizes bytes once they are in the model (`units`). Checks that span
+Inside the model, durations are nanoseconds and sizes bytes (`units`). Checks that involve
 several keys are at the bottom of the model that owns the keys.
 """
 
@@ -80,7 +80,7 @@ class Workers(Model):
 
 
 LEAST_TURNS = 2
-"""Lowest mean number of turns at which the time of each turn matters."""
+"""Minimum mean number of turns for which the time of each turn matters."""
 
 
 QUALITY_TYPES = (
@@ -93,7 +93,7 @@ QUALITY_TYPES = (
 LM_EVAL_TYPES = (EndpointType.CHAT, EndpointType.COMPLETIONS)
 """APIs that lm_eval speaks."""
 LOGPROBS_TYPES = (EndpointType.CHAT, EndpointType.COMPLETIONS)
-"""APIs that state the log probabilities of tokens in one way."""
+"""APIs that report the log probabilities of tokens in the same way."""
 SEEDS = 2**63
 """Number of seeds."""
 INFERENCE = "inference"
@@ -106,7 +106,7 @@ class BenchmarkConfig(Model):
     name: Name = "benchmark"
     """Name of the results."""
     scenario: Literal["agentx"] | None = None
-    """Benchmark of others whose rules set the keys that a config does not: `agentx`, the agent
+    """Published benchmark whose rules set the keys that the config leaves out: `agentx`, the agent
     benchmark of InferenceX. `aiperf-svc verify` checks whether a run conforms."""
     endpoint: Endpoint
     load: Load
@@ -162,7 +162,7 @@ class BenchmarkConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _with_scenario(cls, data: Any) -> Any:
-        """Add the keys of the scenario. A config that was written with them has them already."""
+        """Add the keys of the scenario. A config that was saved with them already has them."""
         if not isinstance(data, Mapping) or data.get("scenario") not in agentx.NAMES:
             return data
         return agentx.with_agentx(data) | {"scenario": agentx.NAMES[0]}
@@ -190,7 +190,7 @@ class BenchmarkConfig(Model):
             ("endpoint.type", "completions", self.endpoint.type is EndpointType.COMPLETIONS),
             ("tokenizer.name", "a tokenizer", self.tokenizer.name),
             ("tokenizer.apply_chat_template", "false", not self.tokenizer.apply_chat_template),
-            # A marker is put into the text of a prompt.
+            # A marker is inserted into the text of a prompt.
             ("dataset.cache_bust", "none", self.dataset.cache_bust is CacheBust.NONE),
         )
         for key, expected, is_so in needed:
@@ -402,7 +402,7 @@ class BenchmarkConfig(Model):
 
     @property
     def may_call_hooks(self) -> bool:
-        """Whether a trial of this config has hooks."""
+        """Whether any trial of this config has hooks."""
         keys = self.experiment.keys if self.experiment else ()
         return bool(self.endpoint.all_hooks) or any(
             key == "endpoint" or key.removeprefix("endpoint.").split(".")[0] in Hooks.model_fields

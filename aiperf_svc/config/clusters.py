@@ -1,4 +1,4 @@
-"""The clusters of a stack that is run in several at once: `aiperf:clusters` in its file."""
+"""The clusters of a stack that runs in several at once: `aiperf:clusters` in its file."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from aiperf_svc.domain.errors import ConfigError
 CLUSTERS_KEY = "aiperf:clusters"
 """Key of the clusters in a stack file."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_OTHERS = ("aiperf:context", "aiperf:kubeconfig")
+_EXCLUDED = ("aiperf:context", "aiperf:kubeconfig")
 
 
 class NamedCluster(Model):
@@ -33,21 +33,21 @@ class NamedCluster(Model):
 
 
 def read_clusters(settings: Mapping[str, Any], source: str) -> tuple[NamedCluster, ...]:
-    """Return the clusters of a stack file, given its content; none if it is for one cluster. Raises
-    ConfigError, which begins with `source`."""
+    """Return the clusters of a stack file with this content; none if it is for one cluster. Raises
+    ConfigError that begins with `source`."""
     config = settings.get("config") or {}
     if CLUSTERS_KEY not in config:
         return ()
     listed = config[CLUSTERS_KEY]
     if not isinstance(listed, list):
-        given = "nothing" if listed is None else repr(listed)
-        text = f"{given}: expected a list such as [{{context: eu}}, {{context: us}}]"
+        actual = "nothing" if listed is None else repr(listed)
+        text = f"{actual}: expected a list such as [{{context: eu}}, {{context: us}}]"
         raise ConfigError(f"{source}: {Problem(CLUSTERS_KEY, text).line({})}")
     if wrong := member_problems(listed, NamedCluster, CLUSTERS_KEY):
         raise ConfigError(f"{source}: {'; '.join(each.line({}) for each in wrong)}")
     found = tuple(map(NamedCluster.model_validate, listed))
     problems = [*_problems(found)]
-    problems += [f"{key}: {CLUSTERS_KEY} names it for each" for key in _OTHERS if key in config]
+    problems += [f"{key}: {CLUSTERS_KEY} names it for each" for key in _EXCLUDED if key in config]
     if problems:
         raise ConfigError(f"{source}: {problems[0]}")
     return found

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 ULTRA_LOW_END = 32
 """Highest concurrency of the region Ultra Low, and of `c_min`."""
 MARGIN = 1.1
-"""Points up to this multiple of `c_max` are allowed, and cover no region."""
+"""Points up to this multiple of `c_max` are allowed but cover no region."""
 
 
 class Region(StrEnum):
@@ -35,12 +35,12 @@ class Regions(NamedTuple):
 
     @property
     def margin_end(self) -> int:
-        """Highest concurrency that a point may have."""
+        """Maximum concurrency of a point."""
         return math.ceil(MARGIN * self.c_max)
 
     def span(self, region: Region) -> tuple[int, int]:
         """Return the lowest and the highest concurrency of a region. If both boundaries round to
-        one value, the region is that value."""
+        the same value, the region is that value."""
         low, high = {
             Region.ULTRA_LOW: (1, ULTRA_LOW_END),
             Region.LOW: (self.c_min + 1, self.low_end),
@@ -84,19 +84,19 @@ CURVE_DEFAULTS: tuple[tuple[Sequence[str], Any], ...] = (
     (("load", "min_duration"), "25m"),
 )
 """Keys of a curve by the rules of MLPerf Endpoints 1.0: draws with replacement, a marker for each
-request between the system prompt and what the user writes, and whole passes over the dataset in a
+request between the system prompt and the user's text, and whole passes over the dataset in a
 time that leaves 20 minutes of steady state."""
-_IN_ORDER = "_trace"
+_TRACE_SUFFIX = "_trace"
 _ENDS = ("requests", "duration", "min_duration")
 
 
 def curve_defaults(data: Mapping[str, Any]) -> list[tuple[Sequence[str], Any]]:
-    """Return the keys that the preset of a curve adds to a config as it is written: those that it
-    lacks and can have. Rows of traces have an order, and a load needs one end."""
+    """Return the keys that the preset of a curve adds to a config as written: those that the config
+    lacks and may have. Rows of traces have an order, and a load needs one end."""
     parts = {name: data.get(name) or {} for name in ("endpoint", "dataset", "load")}
     if not all(isinstance(part, Mapping) for part in parts.values()):
-        return []  # The models say what is wrong with it.
-    is_in_order = str(parts["dataset"].get("kind", "")).endswith(_IN_ORDER)
+        return []  # The models report the mistake.
+    is_in_order = str(parts["dataset"].get("kind", "")).endswith(_TRACE_SUFFIX)
     has_end = any(parts["load"].get(name) for name in _ENDS)
     left_out = (["order"] if is_in_order else []) + (["min_duration"] if has_end else [])
     left_out += ["cache_bust_per"] if parts["dataset"].get("cache_bust") == "none" else []

@@ -1,5 +1,5 @@
-"""The dataset: where the prompts come from, and the tokenizer that counts their tokens. `prompts`
-has the shapes of synthetic ones."""
+"""The dataset: the source of the prompts, and the tokenizer that counts their tokens. `prompts`
+defines the shapes of synthetic prompts."""
 
 from enum import StrEnum
 from typing import Annotated, Literal, Self
@@ -57,14 +57,14 @@ TRACES = (
     DatasetKind.BURST_GPT_TRACE,
     DatasetKind.AZURE_TRACE,
 )
-"""Kinds whose rows have times."""
+"""Kinds whose rows have timestamps."""
 AGENT_TRACES = (DatasetKind.WEKA_TRACE, DatasetKind.DAG_JSONL, DatasetKind.OTEL_TRACE)
 """Kinds whose entries are session trees."""
 FILE_KINDS = tuple(kind for kind in DatasetKind if kind is not DatasetKind.SYNTHETIC)
 
 
 History = Literal["live", "recorded"]
-"""Whose responses the later requests of a conversation contain."""
+"""Source of the responses in the later requests of a conversation."""
 
 
 class CacheBust(StrEnum):
@@ -234,5 +234,5 @@ class Tokenizer(Model):
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name can only be a path: a hub's name is `owner/name` or `name`."""
+    """Return whether a name can only be a path. Names on a hub are `owner/name` or `name`."""
     return name.endswith(".json") or name.startswith((".", "/", "~"))

@@ -1,7 +1,7 @@
 """The layout of the services, and the settings that only a cluster needs.
 
-None of this changes what is measured. Locally only `layout`, `raw_route`, `transport` and
-`registration_timeout` count.
+Nothing here changes the measurement. A local run only uses `layout`, `raw_route`, `transport` and
+`registration_timeout`.
 """
 
 import re
@@ -34,8 +34,8 @@ POD_NAMES = (
     "collector",
     "readiness",
 )
-"""Keys of `deployment.pods`; `control` is the one pod of layout compact, `collector` has the
-results of Jobs (`experiment.fan_out`), `readiness` waits for a target of kind release."""
+"""Keys of `deployment.pods`. `control` is the only service pod of layout compact, `collector` has
+the results of Jobs (`experiment.fan_out`), `readiness` waits for a target of kind release."""
 RANK_POD = "rank"
 """The key of a workload's ranks in `deployment.pods`."""
 
@@ -48,7 +48,7 @@ OWN_LABELS = (
     "app.kubernetes.io/component",
     "app.kubernetes.io/managed-by",
 )
-"""Labels that the tool sets and selects by; a name that ends with `/` stands for all below it."""
+"""Labels that the tool sets and selects by. A name that ends with `/` covers all names below it."""
 OWN_ANNOTATIONS = ("aiperf.dev/", "pulumi.com/")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _REGISTRY = r"^[a-z0-9][a-z0-9.-]*(:\d{1,5})?(/[a-z0-9][a-z0-9._-]*)*$"
@@ -57,7 +57,7 @@ _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0
 
 
 def check_own(given: dict[str, str], key: str, own: tuple[str, ...]) -> None:
-    """Raise ValueError for a key that Kubernetes refuses, or that the tool uses itself."""
+    """Raise ValueError for a key that Kubernetes refuses or that this tool uses."""
     for name in given:
         if not _KEY.fullmatch(name):
             raise ValueError(f"{key}: {name!r} is not a key; expected NAME or DOMAIN/NAME")
@@ -247,7 +247,7 @@ class Deployment(Model):
 
     @property
     def longest_life(self) -> int:
-        """Time in ns after which the stack has removed itself, from its creation."""
+        """Time in ns from the creation of the stack until it has removed itself."""
         return self.ttl + (self.queue_timeout if self.queue is not None else 0)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The target of a load test, and how a request to it is made."""
+"""The target of a load test, and how requests to it are built."""
 
 from typing import Annotated, Literal, Self
 
@@ -38,7 +38,7 @@ HeaderValue = Annotated[str, Field(pattern=r"^[\t -~\x{a0}-\x{ff}]*$")]
 
 
 MemberPath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*$")]
-"""Name of a member of a JSON object, or names separated by dots, each inside the one before it."""
+"""Name of a member of a JSON object, or dotted names of nested members."""
 _FORCED_ENDS = ("ignore_eos", "min_tokens")
 """Members of a request that force the length of its response."""
 
@@ -138,14 +138,14 @@ class Endpoint(Hooks):
 
     def grace_ns(self, grace_period: int | None) -> int:
         """Return how long requests in flight may take after the stop: the grace period, or the
-        request timeout if it has no bound."""
+        request timeout if the grace period is unlimited."""
         if grace_period is not None:
             return grace_period
         return self.request_timeout + self.connect_timeout + SECOND_NS
 
     @property
     def natural_inputs(self) -> dict[str, object]:
-        """`extra_inputs` without the members that keep a response from its natural end."""
+        """`extra_inputs` without the members that prevent the natural end of a response."""
         return {k: value for k, value in self.extra_inputs.items() if k not in _FORCED_ENDS}
 
     @property
@@ -155,12 +155,12 @@ class Endpoint(Hooks):
 
     @property
     def first_hops(self) -> tuple[str, ...]:
-        """URLs of what the workers connect to: the proxy, or all base URLs."""
+        """URLs that the workers connect to: the proxy, or all base URLs."""
         return self.all_urls if self.proxy is None else (self.proxy,)
 
     @property
     def secrets_in_clear(self) -> tuple[str, ...]:
-        """Keys whose text is likely to be a secret, and would be in every copy of the config."""
+        """Keys with a likely secret that would appear in every copy of the config."""
         found = [
             *secret_paths(self.headers, "endpoint.headers"),
             *secret_paths(self.extra_inputs, "endpoint.extra_inputs"),

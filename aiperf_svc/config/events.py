@@ -1,4 +1,4 @@
-"""Disturbances during the load: what is done to the server, when, and for how long."""
+"""Disturbances during the load: what happens to the server, when, and for how long."""
 
 from typing import Annotated, Literal, Self
 
@@ -12,25 +12,25 @@ Kind = Literal[
     "kill", "stall", "delay", "loss", "delete-pod", "evict", "drain", "restart", "scale", "cut",
     "cpu"
 ]  # fmt: skip
-LASTING: tuple[Kind, ...] = ("stall", "delay", "loss", "drain", "cut", "cpu")
-"""Kinds that are undone after their duration. So is `scale`, without one at the end of the load."""
-LOCAL: tuple[Kind, ...] = ("kill", "stall", "delay")
-"""Kinds that a run on this machine can do."""
-ON_CLUSTERS: tuple[Kind, ...] = (
+TEMPORARY_KINDS: tuple[Kind, ...] = ("stall", "delay", "loss", "drain", "cut", "cpu")
+"""Kinds that are undone after `duration`. `scale` without one is undone at the end of the load."""
+LOCAL_KINDS: tuple[Kind, ...] = ("kill", "stall", "delay")
+"""Kinds that a local run supports."""
+CLUSTER_KINDS: tuple[Kind, ...] = (
     "kill", "stall", "delay", "loss", "delete-pod", "evict", "drain", "restart", "scale", "cut",
     "cpu"
 )  # fmt: skip
-"""Kinds that a stack can do."""
-OF_PACKETS: tuple[Kind, ...] = ("delay", "loss")
-"""Kinds that a container beside the server of a stack's own target does to what the pod sends."""
-OF_OWN_TARGET: tuple[Kind, ...] = ("cut", *OF_PACKETS)
-"""Kinds that a stack can do to its own target only, and not to a Deployment that is named."""
-OF_POOLS: tuple[Kind, ...] = ("delete-pod", "evict", "drain", "kill", "stall", "cpu")
-"""Kinds that a pool of a release can have."""
+"""Kinds that a stack supports."""
+PACKET_KINDS: tuple[Kind, ...] = ("delay", "loss")
+"""Kinds that a container in the pod of a stack's own target applies to the packets it sends."""
+OWN_TARGET_KINDS: tuple[Kind, ...] = ("cut", *PACKET_KINDS)
+"""Kinds that a stack supports for its own target only, not for a Deployment given by name."""
+POOL_KINDS: tuple[Kind, ...] = ("delete-pod", "evict", "drain", "kill", "stall", "cpu")
+"""Kinds that a pool of a release supports."""
 SIGNALS: tuple[Kind, ...] = ("kill", "stall")
 """Kinds that send a signal to a process of a pod."""
 LEAST_BEFORE_NS = 10 * SECOND_NS
-"""Shortest undisturbed time before an event, with which it is compared."""
+"""Minimum undisturbed time before an event, which is the baseline of its effects."""
 
 
 class Event(Model):
@@ -72,7 +72,7 @@ class Event(Model):
 
     @property
     def others(self) -> tuple[str, str] | None:
-        """Namespace and name of the Deployment of others that it disturbs."""
+        """Namespace and name of the foreign Deployment that it disturbs."""
         if not self.foreign or self.deployment is None:
             return None
         namespace, _, name = self.deployment.partition("/")
@@ -80,11 +80,11 @@ class Event(Model):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
-        is_lasting = self.do in LASTING
+        is_lasting = self.do in TEMPORARY_KINDS
         if is_lasting and self.duration is None:
             raise ValueError(f"{{do}} {self.do} needs {{duration}}, after which it is undone")
         if not is_lasting and self.duration is not None and self.do != "scale":
-            kinds = ", ".join((*LASTING, "scale"))
+            kinds = ", ".join((*TEMPORARY_KINDS, "scale"))
             raise ValueError(f"{{duration}} is for {{do}} {kinds}, not {self.do}")
         needed = {"latency": "delay", "loss": "loss", "replicas": "scale", "cores": "cpu"}
         for name, kind in needed.items():
@@ -100,9 +100,9 @@ class Event(Model):
     def _check_pool(self) -> None:
         if self.deployment is not None or self.process is not None:
             raise ValueError("{pool} stands in place of {deployment} and {process}")
-        if self.do not in OF_POOLS:
+        if self.do not in POOL_KINDS:
             raise ValueError(
-                f"{{pool}} is for {{do}} {', '.join(OF_POOLS)}, not {self.do}; "
+                f"{{pool}} is for {{do}} {', '.join(POOL_KINDS)}, not {self.do}; "
                 "{deployment} names what can be restarted or scaled"
             )
 
@@ -124,7 +124,7 @@ class Event(Model):
                 "{foreign} needs the name of what may be disturbed: {process}, or {deployment} as "
                 "NAMESPACE/NAME"
             )
-        if self.deployment is not None and self.do in OF_OWN_TARGET:
+        if self.deployment is not None and self.do in OWN_TARGET_KINDS:
             raise ValueError(
                 f"{{do}} {self.do} is for the stack's own target; leave out {{deployment}}"
             )
@@ -140,7 +140,7 @@ class Event(Model):
 
 
 def schedule_problem(events: tuple[Event, ...], load: Load) -> str:
-    """Return why these events cannot be measured with this load; empty if they can."""
+    """Return why these events cannot be measured under this load; empty if they can."""
     if not load.is_open_loop:
         return (
             "{events} need an open loop ({load.request_rate}): users of a closed loop wait for the "

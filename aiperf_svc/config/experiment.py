@@ -19,19 +19,19 @@ from aiperf_svc.config.units import DurationNs, PositiveDurationNs
 from aiperf_svc.domain.json_objects import Parameters
 
 CURVE = "mlperf-endpoints"
-"""Preset of the trials of a curve."""
+"""Preset with the trials of a curve."""
 MOST_TRIALS = 10_000
-"""Most trials of an experiment, repetitions included."""
+"""Maximum number of trials of an experiment, repetitions included."""
 
 
 REPLACEMENTS = 2
-"""Most trials of an experiment that are run again because their verdict is invalid. A machine that
-was briefly busy invalidates one or two. The lifetime of a stack must include their time."""
+"""Maximum number of trials of an experiment that are repeated because their verdict is invalid. A
+machine that was briefly busy invalidates one or two. A stack's lifetime must cover their time."""
 
 
 def _axes(value: Any) -> Any:
-    """Make one map for each key, so that the order of the keys survives a config whose maps are
-    sorted: it is the order of the trials."""
+    """Make one map per key. This keeps the order of the keys, which is the order of the trials, in
+    a config whose maps are sorted."""
     if isinstance(value, list | tuple):
         pairs = [pair for each in value if isinstance(each, Mapping) for pair in each.items()]
         if len(pairs) != len(value):
@@ -49,12 +49,12 @@ def _axes(value: Any) -> Any:
 
 
 Axes = Annotated[tuple[dict[str, tuple[Any, ...]], ...], BeforeValidator(_axes)]
-"""Keys with the values that each takes."""
+"""Keys, each with its values."""
 
 
 MOST_AT_ONCE = 100
-"""Most shapes that may run at the same time in stacks of their own: each needs processes on the
-machine of the command."""
+"""Maximum number of shapes that run at the same time in separate stacks. Each needs processes on
+the machine of the command."""
 
 
 def _parallel(value: Any) -> Any:
@@ -106,7 +106,7 @@ class Blocks(Model):
 
     @property
     def restarts_target(self) -> bool:
-        """Whether each visit has a target of its own, which the stack starts for it."""
+        """Whether the stack starts its target again for each visit."""
         return self.restart and f"{self.over}.".startswith("deployment.target.")
 
 
@@ -117,8 +117,8 @@ VISITS = 2
 class Experiment(Model):
     """The trials: the union of `product`, `zip` and `explicit`, or those of a search.
 
-    A trial that does not set a key that others set takes its value from the template. Of trials
-    that set the same, one is run.
+    A trial that does not set a key that other trials set takes its value from the template. Trials
+    with equal settings run once.
     """
 
     product: Axes = ()
@@ -149,8 +149,8 @@ class Experiment(Model):
     """How shapes run at the same time: each in a stack of its own, or as the indexes of Jobs in one
     stack, where the server and what measures it share a pod."""
     priority: tuple[Parameters, ...] = ()
-    """Parameters of trials: the shapes that have one with the first of these begin first, then
-    those of the second, and so on; then all others."""
+    """Parameters of trials to begin early: shapes with a trial that has the first of these begin
+    first, then those for the second, and so on, then all others."""
     search: Search | None = None
     """Search for the highest value of a key at which every SLO holds, instead of running a list."""
     scenario: (
@@ -171,7 +171,7 @@ class Experiment(Model):
     @model_validator(mode="before")
     @classmethod
     def _with_preset(cls, data: Any) -> Any:
-        """Add the trials of the preset. A config that was written with them has them already."""
+        """Add the trials of the preset. A config that was saved with them already has them."""
         if not isinstance(data, Mapping) or data.get("preset") != CURVE:
             return data
         highest = str(data.get("max_concurrency"))
@@ -282,29 +282,29 @@ class Experiment(Model):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every key that some trial sets."""
+        """Every key that at least one trial sets."""
         if self.search is not None:
             return tuple(self.search.ranges)
         listed = [key for axis in (*self.product, *self.zip) for key in axis]
-        # The order of the keys in a map is not kept on the way to a cluster.
+        # The order of the keys in a map is lost on the way to a cluster.
         return tuple(dict.fromkeys([*listed, *sorted({k for row in self.explicit for k in row})]))
 
     @property
     def replacements(self) -> int:
-        """Most trials that may be run again because their verdict is invalid: a mean over
-        repetitions needs all of them. A search decides itself what follows, and at one uptime of
-        the target nothing can be run again."""
+        """Maximum number of trials that are repeated because their verdict is invalid: a mean over
+        repetitions needs all of them. A search chooses its own next trial, and a trial at a fixed
+        uptime of the target cannot be repeated."""
         in_blocks = self.blocks is not None and self.blocks.uptime is None
         is_repeated = self.repetitions > 1 or in_blocks
         return REPLACEMENTS if is_repeated and self.search is None else 0
 
     def list_of(self, key: str) -> str:
-        """Return which part of the experiment first sets a key."""
+        """Return the part of the experiment (`product`, …) that first sets a key."""
         lists = {"product": self.product, "zip": self.zip, "explicit": self.explicit}
         return next((name for name, rows in lists.items() if any(key in r for r in rows)), "search")
 
     def permutations(self) -> list[Parameters]:
-        """Return what distinct trials set, each with a value for every key. Empty for a search."""
+        """Return the distinct trials' settings, with a value for every key; empty for a search."""
         if self.search is not None:
             return []
         rows = list(itertools.chain(_product(self.product), _zip(self.zip), self.explicit)) or [{}]
@@ -321,8 +321,8 @@ class Experiment(Model):
         return len(self.permutations()) * self.repetitions * blocks
 
     def first(self) -> Parameters:
-        """Return what the first permutation sets, which completes the template; nothing if it is
-        that of a part, which is complete."""
+        """Return the settings of the first permutation, which complete the template. Empty for the
+        template of a part, which is complete."""
         if self.part is not None:
             return {}
         if self.search is not None:
@@ -344,13 +344,13 @@ def _zip(axes: Iterable[Mapping[str, Iterable[Any]]]) -> Iterator[Parameters]:
 
 
 def has_parameters(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether a trial with these parameters has those that are wanted."""
+    """Return whether a trial with these parameters has the wanted ones."""
     own = {key: parameters[key] for key in wanted if key in parameters}
     return _canonical(own) == _canonical(wanted)
 
 
 def _canonical(parameters: Mapping[str, Any]) -> str:
-    """Return a text that is the same for the same parameters: 4 and 4.0 are one value."""
+    """Return a text that is equal for equal parameters: 4 and 4.0 are one value."""
     plain = {
         key: int(value) if isinstance(value, float) and value.is_integer() else value
         for key, value in parameters.items()

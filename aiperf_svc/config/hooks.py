@@ -8,7 +8,7 @@ from aiperf_svc.config.base import Model
 from aiperf_svc.config.units import PositiveDurationNs
 
 ServerPath = Annotated[str, Field(pattern=r"^/[!-~]*$")]
-"""Path and query below the server's origin; the path of the base URL is not prepended."""
+"""Path and query below the server's origin, without the path of the base URL."""
 
 
 class Hook(Model):
@@ -34,7 +34,7 @@ class Hook(Model):
 
 
 def _within(timeout_ns: int | None, hook: Hook) -> Hook:
-    # A number would be read back as seconds.
+    # A plain number would be read back as seconds.
     return hook.model_copy(update={"timeout": timeout_ns})
 
 

@@ -274,7 +274,7 @@ class Load(Model):
 
     @property
     def rate_points(self) -> tuple[tuple[int, float], ...]:
-        """Times in ns and rates of a rate that changes; empty if it does not."""
+        """Times in ns and rates of a changing rate; empty for a constant one."""
         points = [(point.at, point.rate) for point in self.rate_series or ()]
         start = 0
         for stage in self.stages or ():
@@ -284,7 +284,7 @@ class Load(Model):
 
     @property
     def peak_rate(self) -> float | None:
-        """Highest rate of an open loop; None in closed loop, or if a trace decides."""
+        """Highest rate of an open loop; None in closed loop, or if a trace determines it."""
         rates = [rate for _, rate in self.rate_points]
         rates += [self.request_rate] if self.request_rate is not None else []
         rates += [each.rate for each in (self.bursts, self.user_centric) if each is not None]
@@ -299,7 +299,7 @@ class Load(Model):
 
     @property
     def longest_schedule(self) -> int | None:
-        """Longest time until the last row of a fixed schedule is due; None if its trace decides."""
+        """Time until the last row of a fixed schedule is due at the latest; None if unknown."""
         if self.fixed_schedule_end_offset is None:
             return None
         length = self.fixed_schedule_end_offset - (self.fixed_schedule_start_offset or 0)
@@ -313,7 +313,7 @@ _NAMES = {
     "cancellation": "cancellation.rate",
     "user_centric": "user_centric.rate",
 }
-"""Name of a part in messages, if it differs from its key."""
+"""Names of parts in messages that differ from their keys."""
 SCHEDULE_PARTS = (
     "fixed_schedule_auto_offset",
     "fixed_schedule_start_offset",
@@ -323,8 +323,8 @@ SCHEDULE_PARTS = (
 
 
 def load_words(load: Load, *, with_pattern: bool = False) -> list[str]:
-    """Return how requests are sent, without the end of the load; with the arrival pattern where one
-    spaces them."""
+    """Describe how requests are sent, without the end of the load; with the arrival pattern if it
+    applies."""
     pattern = f" ({load.arrival.pattern})" if with_pattern else ""
     words = []
     if load.request_rate is not None:

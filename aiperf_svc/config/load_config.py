@@ -1,7 +1,7 @@
 """Reads a BenchmarkConfig from a file, from a stack file or from data, and writes it to a file.
 
-All mistakes are reported together, one line each. Every service imports this module, so it needs
-only YAML and the models.
+All mistakes are reported together, one per line. Every service imports this module, so it depends
+only on YAML and the models.
 """
 
 import os
@@ -32,9 +32,9 @@ STACKS = Path("stacks")
 """Folder of the stack files."""
 _PACKAGE = Path(__file__).parents[1]
 _OWN_STACKS = (_PACKAGE / "_infra" / STACKS, _PACKAGE.parent / STACKS)
-"""Folders of the stack files that come with the program: in an installed wheel, in a checkout."""
+"""Folders of the stack files that come with the program, in an installed wheel or a checkout."""
 SCENARIO_USERS = {"single-stream": 1, "multi-stream": 8, "offline": 1}
-"""Default number of users of a scenario. Offline has one for each request."""
+"""Default number of users of a scenario. Offline uses one for each request."""
 RATED_SCENARIOS = ("server", "interactive")
 """Scenarios that need a request rate."""
 LOAD_KEYS = ("concurrency", "request_rate", "fixed_schedule", "stages", "rate_series")
@@ -47,8 +47,8 @@ def load_config(path: Path) -> BenchmarkConfig:
 
 
 def stack_path(name_or_path: str) -> Path:
-    """Return the file of a stack: `bench-smoke` is `stacks/Pulumi.bench-smoke.yaml`, or else the
-    file of this name that comes with the program. Raises ConfigError if neither exists."""
+    """Return the file of a stack: for `bench-smoke`, `stacks/Pulumi.bench-smoke.yaml` or else the
+    file of that name that comes with the program. Raises ConfigError if neither exists."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1:
         return path
@@ -61,8 +61,8 @@ def own_stack_path(name: str) -> Path:
 
 
 def own_base(path: Path) -> Path | None:
-    """Return the folder to which paths in a stack file that comes with the program are relative;
-    None for any other file: the working folder."""
+    """Return the folder for relative paths in a stack file that comes with the program; None for
+    any other file, where they are relative to the working folder."""
     return path.parents[1] if path.parent in _OWN_STACKS else None
 
 
@@ -74,8 +74,8 @@ def _find_stack(name: str, folders: Sequence[Path]) -> Path:
     if Path(name).exists():
         raise ConfigError(f"{name}: expected a config, a .yaml or .json file, or a stack")
     own, *shipped = (_stacks_in(folder) for folder in folders)
-    there = own.union(*shipped)
-    hint = did_you_mean(name, there, f"found: {', '.join(sorted(own or there)) or 'none'}")
+    available = own.union(*shipped)
+    hint = did_you_mean(name, available, f"found: {', '.join(sorted(own or available)) or 'none'}")
     raise ConfigError(f"stack {name!r}: no such file: {folders[0] / file}{hint}")
 
 
@@ -102,8 +102,8 @@ def read_config_data(path: Path) -> Json:
             raise ConfigError(f"{path}: config has no {STACK_KEY}{hint}")
         data = settings[STACK_KEY]
     if not isinstance(data, dict):
-        given = "nothing" if data is None else type(data).__name__
-        raise ConfigError(f"{path}: expected a benchmark's keys (endpoint, load, …), not {given}")
+        actual = "nothing" if data is None else type(data).__name__
+        raise ConfigError(f"{path}: expected a benchmark's keys (endpoint, load, …), not {actual}")
     return data
 
 
@@ -116,8 +116,8 @@ def parse_config(
 ) -> BenchmarkConfig:
     """Make the config that `data` describes. Raises ConfigError that lists all mistakes.
 
-    `source` names the origin of the data; `names` maps dotted paths to the names that the user
-    knows, such as flags; `known` has mistakes found earlier, which are listed with the others.
+    `source` names the origin of the data. `names` maps dotted paths to the user's names of these
+    keys, such as flags. `known` contains mistakes found earlier, which are listed with the others.
     """
     return parse_as(BenchmarkConfig, data, source, names=names, known=known)
 
@@ -151,7 +151,7 @@ def _template_checked(
     try:
         experiment = Experiment.model_validate(written)
     except ValidationError:
-        # Without the keys that trials set, missing keys cannot be judged.
+        # While keys of trials are absent, other missing keys cannot be judged.
         _, problems = _checked(model, data)
         return None, [p for p in problems if p.key.partition(".")[0] == "experiment"]
     if found := key_problems(experiment.keys, model):
@@ -211,7 +211,7 @@ def save_config(config: BaseModel, path: Path) -> None:
 
 
 def with_users(load: Any, scenario: Any) -> Any:
-    """Return a load with the default number of users of a scenario, unless it defines a load."""
+    """Return the load with a scenario's default number of users, unless the load defines one."""
     users = SCENARIO_USERS.get(scenario) if isinstance(scenario, str) else None
     if users is None or not isinstance(load or {}, Mapping):
         return load
@@ -228,7 +228,7 @@ class TargetConfig(NamedTuple):
 
 def target_configs(config: Config) -> tuple[TargetConfig, ...]:
     """Return the config of each target; none if the config has no `targets`. Raises ConfigError
-    that names the target."""
+    naming the target."""
     found = []
     for target in config.targets:
         data = config.model_dump(mode="json", by_alias=True, exclude={"targets"})
@@ -242,8 +242,8 @@ def target_configs(config: Config) -> tuple[TargetConfig, ...]:
 
 
 def chosen_target(config: Config, name: str) -> Config:
-    """Return the config of the target that a stack's file chooses for `pulumi up`, the first one
-    without a name; the config itself if it has no `targets`. Raises ConfigError."""
+    """Return the config of the target that a stack's file selects for `pulumi up`: the first one if
+    no name is set, the config itself if it has no `targets`. Raises ConfigError."""
     found = target_configs(config)
     if not found:
         if name:

@@ -15,11 +15,11 @@ from aiperf_svc.config.units import (
 )
 
 MOST_RATE = 1_000_000
-"""Highest rate, in requests per second. Due requests wait in memory until they are sent, so a
-mistyped rate would fill it."""
+"""Maximum rate in requests per second. Due requests wait in memory until they are sent, so a
+mistyped rate would fill the memory."""
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
 _NEVER_S = 4e9
-"""Time after which nothing is due, within 64 bits of nanoseconds."""
+"""Time that is later than any due time, within 64 bits of nanoseconds."""
 
 
 class Arrival(Model):
@@ -42,8 +42,8 @@ class Arrival(Model):
 
 class Warmup(Model):
     """Requests sent before the measurement and left out of the results. Its load is that of the
-    measurement, at the mean rate of one that changes and without a ramp, except for the keys that
-    are set here."""
+    measurement, at the mean of a changing rate and without a ramp, except for the keys that are set
+    here."""
 
     requests: Annotated[int, Field(gt=0)] | None = None
     """Requests before the measurement. They are left out of the results."""
@@ -83,8 +83,8 @@ class Warmup(Model):
 
 class SteadyState(Model):
     """The part of the measurement whose metrics are shown beside those of the whole, either by
-    shares of its time or by its concurrency. It is chosen before the run, so that no result can
-    choose it."""
+    shares of its time or by its concurrency. It is fixed before the run, so it cannot be picked to
+    suit the results."""
 
     skip_start: Annotated[Share, Field(ge=0, lt=1)] = 0.0
     """Share of the load's time that is left out at its beginning."""
@@ -159,7 +159,7 @@ class UserCentric(Model):
 
     @property
     def turn_gap_ns(self) -> int:
-        """Time between two turns of a user."""
+        """Time between two turns of the same user."""
         return round(min(self.users / self.rate, _NEVER_S) * 1e9)
 
 
@@ -197,9 +197,9 @@ class TrajectoryStart(Model):
 
 
 class Agentic(Model):
-    """Replay of agent traces as a server sees it that has long been in use. The first tree of each
-    user begins somewhere inside, after requests for one token that fill the server's cache with
-    what that tree has there; those that follow begin at their beginning."""
+    """Replay of agent traces on a server that has been in use for a while. The first tree of each
+    user starts somewhere in its middle, after one-token requests that fill the server's cache with
+    the tree's prompts up to there. Later trees start at their beginning."""
 
     start: TrajectoryStart = TrajectoryStart()
     warmup_requests: Annotated[int, Field(ge=0, le=10_000)] = 0

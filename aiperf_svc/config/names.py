@@ -1,4 +1,4 @@
-"""The valid names of a config, and the nearest of them to an invalid one."""
+"""The valid names of a config, and the closest one to an invalid name."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
@@ -34,8 +34,8 @@ def model_at(
 
 
 def type_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> Any:
-    """Return the type of the value at a path; None for an unknown path. Numbers in a list and names
-    in a dictionary are parts of a path too."""
+    """Return the type of the value at a path; None for an unknown path. List indexes and dictionary
+    keys are parts of a path too."""
     return _type_at(tuple(path), root)
 
 
@@ -58,8 +58,8 @@ def _type_at(path: tuple[str, ...], root: type[BaseModel]) -> Any:
 
 
 def nearest_key(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> str | None:
-    """Return the key that was probably meant by an unknown one: a sibling first, then any key of
-    this name elsewhere."""
+    """Return the key that an unknown one probably meant: first a sibling, then any key of this name
+    elsewhere."""
     *parents, name = path
     sibling = nearest(name, keys_at(parents, root))
     if sibling:
@@ -69,7 +69,7 @@ def nearest_key(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) ->
 
 
 def keys_named(name: str, root: type[BaseModel] = BenchmarkConfig) -> list[str]:
-    """Return every key of this name, those with the fewest parents first."""
+    """Return every key with this name, those with the fewest parents first."""
     plain = name.replace("-", "_")
     same = (key for key in all_keys(root) if key.rpartition(".")[2] == plain)
     return sorted(same, key=lambda key: key.count("."))
@@ -85,7 +85,7 @@ def _keys_below(model: type[BaseModel], prefix: str) -> Iterable[str]:
 
 @cache
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the fields of a model by the names that a user writes."""
+    """Return the fields of a model by their names in a config file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 

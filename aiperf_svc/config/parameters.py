@@ -1,4 +1,4 @@
-"""Keys of a config as parameters of a trial: finds them, reads them, sets them."""
+"""Keys of a config as parameters of a trial: finds, reads and sets them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_origin
@@ -22,13 +22,13 @@ COMMON = (
 
 
 def is_below(key: str, other: str) -> bool:
-    """Return whether a dotted key is another one or a part of it."""
+    """Return whether a dotted key equals another one or is a part of it."""
     return f"{key}.".startswith(f"{other}.")
 
 
 def key_path(key: str, root: type[BaseModel]) -> tuple[str, ...]:
-    """Return the path of a dotted key in a config of the model `root`. A name in a map may itself
-    have dots, as labels of nodes do."""
+    """Return the path of a dotted key in a config of the model `root`. A name in a map may contain
+    dots, as node labels do."""
     parts = tuple(key.split("."))
     for number in range(1, len(parts)):
         is_map = get_origin(type_at(parts[:number], root)) is dict
@@ -38,7 +38,7 @@ def key_path(key: str, root: type[BaseModel]) -> tuple[str, ...]:
 
 
 def key_problems(keys: Sequence[str], root: type[BaseModel]) -> list[tuple[str, str]]:
-    """Return the keys that cannot be parameters, each with what is wrong."""
+    """Return the keys that cannot be parameters, each with the reason."""
     found = []
     for key in keys:
         path = key_path(key, root)
@@ -56,9 +56,9 @@ def key_problems(keys: Sequence[str], root: type[BaseModel]) -> list[tuple[str, 
 
 
 def template_value(data: Any, path: Sequence[str], root: type[BaseModel]) -> Any:
-    """Return the value that trials have at a path if they set none: as it is written. A key that
-    must be given, such as the mean of `dataset.input_tokens`, has that of the default of what it is
-    a part of, unless another key of this is written. None if neither has a value there."""
+    """Return the value at a path, as written, for trials that do not set it; None if there is none.
+    A required key, such as the mean of `dataset.input_tokens`, uses the default of the object that
+    contains it, unless the config sets another key of that object."""
     written = value_at(data, path)
     parent = model_at(path[:-1], root)
     field = parent.model_fields.get(path[-1]) if parent is not None else None
@@ -77,7 +77,7 @@ def template_value(data: Any, path: Sequence[str], root: type[BaseModel]) -> Any
 def with_parameters(
     data: Mapping[str, Any], parameters: Mapping[str, Any], root: type[BaseModel]
 ) -> dict[str, Any]:
-    """Return a config as it is written, with the parameters of a trial."""
+    """Return the config as written, with the parameters of a trial."""
     changed: Any = data
     for key, value in parameters.items():
         changed = with_value(changed, key_path(key, root), value)

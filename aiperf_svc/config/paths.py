@@ -1,6 +1,6 @@
-"""Reads and sets values of a config as it is written, before any model has seen it.
+"""Reads and sets values of a config as written, before validation by a model.
 
-It imports no models, so that these can use it.
+It imports no models, so models can use it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def value_at(data: Any, path: Sequence[str]) -> Any:
-    """Return the value at a path of a config as it is written; None if it is not set."""
+    """Return the value at a path of a config as written; None if it is not set."""
     for part in path:
         if isinstance(data, Mapping):
             data = data.get(part)
@@ -20,8 +20,8 @@ def value_at(data: Any, path: Sequence[str]) -> Any:
 
 
 def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
-    """Return `data` with another value at a path; only what is on the path is copied. None leaves
-    the key out, so that it has its default."""
+    """Return `data` with a new value at a path, copying only the objects on the path. None removes
+    the key, which restores its default."""
     if not path:
         return value
     name, *below = path
@@ -30,7 +30,7 @@ def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
         copied[int(name)] = with_value(copied[int(name)], below, value)
         return copied
     if data is not None and not isinstance(data, Mapping):
-        # The models report what is wrong with it.
+        # The models report the mistake.
         return data
     changed = dict(data or {})
     if value is None and (not below or changed.get(name) is None):
@@ -41,8 +41,8 @@ def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
 
 
 def merged(data: Any, changes: Mapping[str, Any]) -> Any:
-    """Return a config as it is written, with the keys of `changes`; maps are merged key by key, and
-    any other value replaces the one before."""
+    """Return a config as written, with the keys of `changes`. Maps are merged key by key; any other
+    value is replaced."""
     if not isinstance(data, Mapping):
         return dict(changes)
     found = dict(data)

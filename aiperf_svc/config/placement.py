@@ -1,5 +1,5 @@
-"""Settings of pods: image references, the nodes that pods may run on, and resources, also of the
-ranks of a workload."""
+"""Settings of pods, including a workload's ranks: image references, nodes that pods may run on, and
+resources."""
 
 import re
 from typing import Annotated, Literal, Self
@@ -60,7 +60,7 @@ class Placement(Model):
     networks: tuple[Network, ...] = ()
 
     def overriding(self, common: Self) -> Self:
-        """Return this placement, with `common`'s value for each key that is left at its default."""
+        """Return this placement, with `common`'s value for each key that has its default."""
         own = {name: value for name, value in self if value != getattr(_DEFAULTS, name)}
         return common.model_copy(update=own)
 
@@ -197,8 +197,8 @@ def is_pinned(name: str) -> bool:
 
 
 def is_mutable(name: str) -> bool:
-    """Return whether a registry may serve another image under this reference later. A name below
-    `localhost/` is in no registry."""
+    """Return whether a registry may serve a different image under this reference later. Names below
+    `localhost/` are in no registry."""
     return not is_pinned(name) and not name.startswith("localhost/")
 
 
@@ -208,7 +208,7 @@ def mirrored(name: str, mirror: str | None) -> str:
         return name
     first, slash, rest = name.partition("/")
     if not slash:
-        # The name of an image of Docker Hub's own.
+        # The name of an official image of Docker Hub.
         return f"{mirror}/library/{name}"
     has_registry = "." in first or ":" in first or first == "localhost"
     if first in ("docker.io", "index.docker.io") and "/" not in rest:
@@ -217,8 +217,8 @@ def mirrored(name: str, mirror: str | None) -> str:
 
 
 def check_replacement(configured: str | None, image: str, *, key: str, variable: str) -> str:
-    """Return a note if the image of an environment variable replaces the one of the config, else
-    an empty text. Raises ConfigError if the config pins its image by a digest."""
+    """Return a note if the environment variable's image replaces the config's, else an empty text.
+    Raises ConfigError if the config pins its image by a digest."""
     if configured is None or image == configured:
         return ""
     if is_pinned(configured):

@@ -1,4 +1,4 @@
-"""The mistakes in a config, described for the person who corrects them."""
+"""The mistakes in a config, described for the user who corrects them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from aiperf_svc.domain.nearest import did_you_mean
 
 _KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
 _MOST_PLACES = 3
-"""Most places of a key that a message names."""
+"""Maximum alternative places of a key in a message."""
 _MOST_KEYS = 20
-"""Most keys that an error lists."""
+"""Maximum keys that an error lists."""
 _USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
 """Name and password in a URL."""
 _SHOWN = 60
-"""Most characters of a value that a message repeats."""
+"""Maximum characters of a value that a message repeats."""
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -74,11 +74,11 @@ class Problem:
     key: str
     text: str
     names_keys: bool = False
-    """True if `{name}` in the text stands for the key of that name below `key`."""
+    """True if `{name}` in the text is a placeholder for the key of that name below `key`."""
 
     def line(self, names: Mapping[str, str]) -> str:
-        """Format the mistake as one line. `names` maps dotted paths to what the user calls these
-        keys: `--isl`."""
+        """Format the mistake as one line. `names` maps dotted paths to the user's names of these
+        keys, such as `--isl`."""
         # Unprintable characters must not reach a terminal.
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in self._line(names))
 
@@ -91,7 +91,7 @@ class Problem:
             theirs = {name: names.get(prefix + name, "") for name in _KEY_NAME.findall(text)}
             text = _KEY_NAME.sub(lambda match: theirs[match[1]] or match[1], text)
             if not self.key or (theirs and all(theirs.values())):
-                # The text itself names all keys as the user does.
+                # The text already names all keys in the user's terms.
                 return text
         return f"{self._called(names)}: {text}"
 
@@ -116,12 +116,12 @@ def problems_in(
         path, is_member = _path(details["loc"], data, is_missing=details["type"] == "missing")
         key = ".".join(path)
         if is_member:
-            # If a value may have several types, pydantic reports an error for each.
+            # For a union of types, pydantic reports an error for each type.
             unions.setdefault(key, []).append(_EXPECTED.get(details["type"], "another value"))
             expected = " or ".join(dict.fromkeys(unions[key]))
             found[key] = Problem(key, f"{_shown(details['input'])}: expected {expected}")
         else:
-            # A model's own check concerns several keys, a value's check only that value.
+            # A model's check involves several keys, a value's check only that value.
             is_combination = details["type"] == "value_error" and isinstance(
                 details["input"], Mapping
             )
@@ -131,7 +131,7 @@ def problems_in(
 
 
 def _counts_refused_members(details: ErrorDetails) -> bool:
-    """True for a list that would be long enough with the members that are refused themselves."""
+    """Return True for a list that is long enough once its refused members are counted."""
     value, limits = details["input"], details.get("ctx", {})
     is_list = details["type"] == "too_short" and isinstance(value, list | tuple)
     return is_list and len(value) >= limits["min_length"]
@@ -140,7 +140,7 @@ def _counts_refused_members(details: ErrorDetails) -> bool:
 def member_problems(
     members: Sequence[object], model: type[BaseModel], key: str = ""
 ) -> list[Problem]:
-    """Return every mistake in the members of a list at `key`, each of which a model describes."""
+    """Return every mistake in the members of the list at `key`, which are validated by a model."""
     found = []
     for number, each in enumerate(members):
         try:
@@ -155,7 +155,7 @@ def member_problems(
 def problems_before_models(
     data: object, root: type[BaseModel] = BenchmarkConfig, path: tuple[str, ...] = ()
 ) -> list[Problem]:
-    """Return the mistakes that the models would accept: `true` for a number, which they read as 1,
+    """Return the mistakes that the models would accept: `true` as a number, which they read as 1,
     and an encrypted value, which would be readable in every artifact."""
     if isinstance(data, Mapping):
         if set(data) == {"secure"}:
@@ -183,8 +183,8 @@ def _takes_number_only(annotation: Any) -> bool:
 def _path(
     loc: Sequence[int | str], data: object, *, is_missing: bool
 ) -> tuple[tuple[str, ...], bool]:
-    """Return the path of a mistake, and whether it concerns one member of a union of types. Such a
-    mistake has the type's name as the last part of its location, which is not in the data."""
+    """Return the path of a mistake, and whether it concerns one member of a union of types. In that
+    case its location ends with the type's name, which is not in the data."""
     path: list[str] = []
     for number, part in enumerate(loc):
         is_index = isinstance(data, list) and isinstance(part, int) and part < len(data)
@@ -208,7 +208,7 @@ def _text(details: ErrorDetails, path: Sequence[str], root: type[BaseModel]) -> 
     if kind == "missing":
         return "must be given"
     if kind == "value_error":
-        # The reason of a model's own check names its keys; that of a value's check does not.
+        # A model's check names the keys in its message; a value's check does not.
         reason = str(context["error"])
         return reason if isinstance(value, Mapping) else f"{_shown(value)}: {reason}"
     return f"{_shown(value)}: {_expected(details, context)}"
@@ -239,7 +239,7 @@ def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
 def _unknown_key(path: Sequence[str], value: object, root: type[BaseModel]) -> str:
     close = nearest_key(path, root)
     if close == path[-1].replace("-", "_") and len(path) > 1:
-        # Name the place where it was written, and the other places that have such a key.
+        # Name the place where it was written, and other places that have such a key.
         places = [f"{close} (beside {path[0]})", *keys_named(close, root)[1:_MOST_PLACES]]
         hint = f"; did you mean {_alternatives(places)}?"
     elif close:

@@ -30,7 +30,7 @@ class Length(Model):
         try:
             mean = (data["min"] + data["max"]) / 2
         except (KeyError, TypeError):
-            return {"mean": 1, **data}  # The other validator reports what is wrong.
+            return {"mean": 1, **data}  # The other validator reports the mistake.
         return {"mean": mean, **data}
 
     @model_validator(mode="after")
@@ -49,7 +49,7 @@ class Length(Model):
 
     @property
     def mean_within_limits(self) -> float:
-        """The mean of what is drawn, which the limits move: that of a censored distribution."""
+        """Mean of the drawn values after the limits: that of a censored distribution."""
         low, high, mean = float(self.min or 1), float(self.max or math.inf), self.mean
         if self.distribution == "uniform" or self.stddev < mean * 1e-9:
             return min(max(mean, low), high)
@@ -57,13 +57,13 @@ class Length(Model):
             spread = math.sqrt(math.log1p((self.stddev / mean) ** 2))
             middle = math.log(mean) - spread**2 / 2
             begin, end = ((math.log(each) - middle) / spread for each in (low, high))
-            within = mean * (_below(end - spread) - _below(begin - spread))
+            within = mean * (_normal_cdf(end - spread) - _normal_cdf(begin - spread))
         else:
             begin, end = ((each - mean) / self.stddev for each in (low, high))
             at_begin, at_end = (math.exp(-each * each / 2) for each in (begin, end))
-            within = mean * (_below(end) - _below(begin))
+            within = mean * (_normal_cdf(end) - _normal_cdf(begin))
             within += self.stddev * (at_begin - at_end) / math.sqrt(2 * math.pi)
-        return low * _below(begin) + (self.max or 0) * _below(-end) + within
+        return low * _normal_cdf(begin) + (self.max or 0) * _normal_cdf(-end) + within
 
     @property
     def largest_deviation(self) -> float:
@@ -74,8 +74,8 @@ class Length(Model):
         return min(self.stddev, width / 2)
 
 
-def _below(value: float) -> float:
-    """Return the share of a standard normal distribution below a value."""
+def _normal_cdf(value: float) -> float:
+    """Return the share of the standard normal distribution below a value."""
     return math.erfc(-value / math.sqrt(2)) / 2
 
 
@@ -98,8 +98,8 @@ class Shape(Model):
 
 
 class Prefix(Model):
-    """Tokens with which synthetic prompts begin alike, so that a server can take them from its
-    prefix cache. They come before those of `input_tokens`."""
+    """Shared tokens at the start of synthetic prompts, which a server can take from its prefix
+    cache. They precede those of `input_tokens`."""
 
     system_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens of a synthetic system prompt that all requests share."""
@@ -139,7 +139,7 @@ class Turns(Model):
 
 
 class ToolResults(Model):
-    """Results of tools that the dataset has no text for, or no delay."""
+    """Tool results whose text or delay the dataset lacks."""
 
     tokens: Length = Length(mean=128)
     """Tokens of a result whose length the file does not state."""
@@ -148,18 +148,18 @@ class ToolResults(Model):
 
 
 Sampling = Literal["random", "shuffled", "sequential"]
-"""Order in which the files of a folder are chosen: each at random, or all once before any is
+"""Order in which the files of a folder are used: each chosen at random, or all once before any is
 repeated."""
 
 
 def _one_if_described(data: Any) -> Any:
-    """Return a description of pictures or sounds, of which a request has one if it does not say how
-    many."""
+    """Return the settings of pictures or sounds with a default number of one if there are any
+    settings."""
     return {"number": 1, **data} if isinstance(data, Mapping) and data else data
 
 
 def _check_sampling(source: "Images | Sounds") -> None:
-    """Raise ValueError for an order of files where there is no folder."""
+    """Raise ValueError for an order of files without a folder."""
     if source.folder is None and source._is_set("sampling"):
         raise ValueError("{sampling} needs {folder}: it is the order in which its files are chosen")
 
@@ -196,7 +196,7 @@ class Images(Model):
 
     @property
     def size(self) -> tuple[Length, Length]:
-        """Width and height of pictures that are made or scaled."""
+        """Width and height of generated or scaled pictures."""
         return self.width or SIDE, self.height or SIDE
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The quality gate: questions to the server after the load, and the score that they must reach.
+"""The quality gate: questions to the server after the load, and their required score.
 
 A gate and a benchmark of the kind `lm-eval` name tasks of lm-evaluation-harness in the same way.
 """
@@ -15,7 +15,7 @@ FileName = Annotated[
 ]
 """Relative path of a file below the folder where a program runs: without `..`."""
 SETTINGS_FILE = "lm_eval_settings.json"
-"""Name of the file of settings that is written for the program."""
+"""Name of the settings file that is written for the program."""
 TaskName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 
 
@@ -56,7 +56,7 @@ class LmEvalTasks(Model):
 
 
 def metric_tag(task: str) -> str:
-    """Return the tag of a task's own score."""
+    """Return the metric tag of a task's score."""
     return "score_" + "".join(sign if sign.isalnum() else "_" for sign in task.lower())
 
 
@@ -96,5 +96,5 @@ class Quality(Model):
 
     @property
     def source(self) -> str:
-        """Where the questions are from, in words."""
+        """Source of the questions in words."""
         return self.file or f"lm_eval {' '.join(self.lm_eval.tasks if self.lm_eval else ())}"

@@ -1,5 +1,5 @@
-"""A serving topology as the target: a Helm chart, manifests or a custom resource, when it is ready,
-and the pools of its pods."""
+"""A serving topology as the target: a Helm chart, manifests or a custom resource, its readiness
+rules, and the pools of its pods."""
 
 import re
 from collections.abc import Mapping
@@ -91,8 +91,7 @@ class ReadyRule(Model):
 
     @property
     def test(self) -> tuple[str, str | None]:
-        """Path of the field and its value; None: any value. The path of a condition is its
-        type."""
+        """Path of the field and its value; None: any value. A condition's path is its type."""
         if self.condition is not None:
             name, _, value = self.condition.partition("=")
             return name, value or "True"
@@ -102,7 +101,7 @@ class ReadyRule(Model):
 
 
 PoolName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$")]
-"""Name of a pool, which is part of the name of its Service."""
+"""Name of a pool, which is part of its Service's name."""
 
 
 class ReleasePool(Model):

@@ -1,4 +1,4 @@
-"""What is watched of a server whose replicas follow the load."""
+"""Settings for watching a server whose replicas follow the load."""
 
 import re
 from typing import Annotated, Self
@@ -10,8 +10,8 @@ from aiperf_svc.config.target import TargetPods
 
 
 class Scaling(Model):
-    """Record when replicas of the server are desired, made, ready and of use, as the cluster shows
-    it. The tool itself scales nothing."""
+    """Record when replicas of the server are desired, created, ready and serving, as the cluster
+    reports it. This tool itself scales nothing."""
 
     pods: TargetPods | None = None
     """Pods of the server, and the port of their page of metrics. Default: those of the stack's own

@@ -1,5 +1,5 @@
-"""The search for the highest load that meets a condition, or for the load at which a metric is
-best."""
+"""The search for the highest load that meets a condition, or for the load that maximizes a
+metric."""
 
 import re
 from typing import Annotated, NamedTuple, Self
@@ -13,7 +13,7 @@ _GOODPUT = re.compile(r"goodput\s*>=\s*(\S+)")
 _LIMIT = re.compile(r"([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(\S+)")
 Above0 = Annotated[int | float, Field(gt=0)]
 MOST_POINTS = 14
-"""Most values that a search tries."""
+"""Maximum number of values that a search tries."""
 SLO = "slo"
 """Value of `holds`: a load holds if the objectives of `slo` hold."""
 
@@ -39,9 +39,9 @@ class Limit(NamedTuple):
     metric: str
     stat: str
     is_upper: bool
-    """The value may be at most this; else at least."""
+    """True if the limit is a maximum, False if it is a minimum."""
     value: str
-    """As it is written: durations have units."""
+    """The limit as written: durations have units."""
 
 
 class Search(Model):
@@ -101,13 +101,13 @@ class Search(Model):
 
     @property
     def most_longer(self) -> int:
-        """Most longer trials: those that confirm both ends, as many for a bracket that moves, and
-        some for values that shorter ones do not decide."""
+        """Maximum number of longer trials: those that confirm both ends, as many again for a
+        bracket that moves, and some for values that shorter trials leave undecided."""
         return 0 if self.maximize is not None else 4 * self.confirm + 6
 
     def condition(self) -> float | Limit | None:
-        """Return what `holds` means: the smallest share of good requests, a limit, or None for the
-        objectives of the SLO. Raises ValueError."""
+        """Return the meaning of `holds`: the minimum share of good requests, a limit, or None for
+        the objectives of the SLO. Raises ValueError."""
         text = self.holds.strip()
         if text == SLO:
             return None

@@ -1,5 +1,5 @@
-"""Recognises names of secrets among headers, environment variables, flags and keys of a request's
-body.
+"""Recognises names of secrets among headers, environment variables, flags and keys of request
+bodies.
 
 A name is split into words at punctuation and at changes of case, and judged by its last word:
 `X-ApiToken` ends in a token, `max_tokens` and `tokenizer` do not.
@@ -23,19 +23,19 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_ALWAYS = _words(
+_SECRET_WORDS = _words(
     "auth authentication authorization bearer cookie cookies credential credentials jwt passcode "
     "passphrase passwd password passwords pwd secret secrets"
 )
-"""Last words of names of secrets."""
-_WRITTEN_TOGETHER = ("authorization", "passwd", "password", "passphrase", "secret")
-"""Endings of a last word written together, such as `pgpassword`."""
+"""Words that make a name secret if they are its last word."""
+_SECRET_ENDINGS = ("authorization", "passwd", "password", "passphrase", "secret")
+"""The same for endings of a last word without a separator, such as `pgpassword`."""
 _SECRET_OWNERS = _words(
     "access account admin api auth client db function functions master private secret service "
     "session signing subscription user"
 )
-"""`apikey`, `api_keys`, `auth_tokens`, `db_pass`: owners whose keys, tokens and passes are
-secrets."""
+"""`apikey`, `api_keys`, `auth_tokens`, `db_pass`: words before a secret key, token or
+pass."""
 _HARMLESS_KEYS = _words(
     "affinity cache dedup foreign group hash idempotency index lookup object partition primary "
     "public routing row shard socket sort surrogate"
@@ -51,7 +51,7 @@ _TRAILERS = frozenset({"header", "value"})
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether the value kept under `name` is likely to be a secret."""
+    """Return whether the value under `name` is likely to be a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1] in _TRAILERS:
         words.pop()
@@ -68,12 +68,12 @@ def is_secret_name(name: str) -> bool:
         return last.removesuffix("key") in _SECRET_OWNERS
     if last.endswith("token"):
         return (last.removesuffix("token") or owner) not in _HARMLESS_TOKENS
-    return last in _ALWAYS or last.endswith(_WRITTEN_TOGETHER)
+    return last in _SECRET_WORDS or last.endswith(_SECRET_ENDINGS)
 
 
 def secret_paths(values: object, path: str) -> Iterator[str]:
-    """Yield the keys below `path` whose text is likely to be a secret. Numbers and switches are
-    not."""
+    """Yield the keys below `path` whose text is likely to be a secret, except numbers and
+    switches."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             own = f"{path}.{name}"
@@ -86,7 +86,7 @@ def secret_paths(values: object, path: str) -> Iterator[str]:
 
 
 def secrets_in_query(path: str, key: str) -> Iterator[str]:
-    """Yield `key`, whose value is `path`, for each value of its query that is likely to be a
-    secret."""
+    """Yield `key`, whose value is the URL path `path`, once for each likely secret in the path's
+    query."""
     _, _, query = path.partition("?")
     return (key for name, _ in parse_qsl(query) if is_secret_name(name))

@@ -1,4 +1,4 @@
-"""Several targets that are measured at the same time, each by its own run."""
+"""Several targets that are measured at the same time, each by a separate run."""
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ class NamedTarget(Model):
 
 
 def problem_of(targets: tuple[NamedTarget, ...], experiment: Experiment | None) -> str:
-    """Return what is wrong with the targets as a whole; empty if nothing is."""
+    """Return the problem of the targets as a whole; empty if there is none."""
     if not targets:
         return ""
     if len(targets) == 1:
@@ -57,13 +57,13 @@ def problem_of_joint(experiment: Experiment | None) -> str:
     return ""
 
 
-_EACH = ("url", "model")
-"""Keys of `endpoint` that a config must have, and may leave to its targets."""
+_TARGET_KEYS = ("url", "model")
+"""Keys of `endpoint` that a config requires but may leave to its targets."""
 
 
 def with_target_keys(data: Json) -> Json:
-    """Return a config as it is written, with those keys of the first target that a config must have
-    and that each of its targets gives."""
+    """Return the config as written, plus the first target's values of required keys that every
+    target sets."""
     targets, endpoint = data.get("targets"), data.get("endpoint", {})
     if not isinstance(targets, list) or not isinstance(endpoint, dict):
         return data
@@ -71,7 +71,7 @@ def with_target_keys(data: Json) -> Json:
     parts = [each for each in own if isinstance(each, dict)]
     added = {
         key: parts[0][key]
-        for key in _EACH
+        for key in _TARGET_KEYS
         if key not in endpoint and parts and len(parts) == len(own) and all(key in p for p in parts)
     }
     return {**data, "endpoint": {**endpoint, **added}} if added else data

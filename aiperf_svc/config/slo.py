@@ -26,7 +26,7 @@ class Objective(Model):
 
     @property
     def bounds(self) -> list[tuple[Bound, float | str]]:
-        """The limits that it has."""
+        """The limits that are set."""
         found: list[tuple[Bound, float | str]] = []
         found += [("max", self.max)] if self.max is not None else []
         found += [("min", self.min)] if self.min is not None else []

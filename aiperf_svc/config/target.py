@@ -54,7 +54,7 @@ OF_A_POD = (
     "memory", "storage", "shared_memory", "ready_path", "run_as_root", "writable", "placement",
     "volumes",
 )  # fmt: skip
-"""Keys of a target that is one kind of pod. The objects of a release say the same."""
+"""Keys of a target that is one kind of pod. For a release, its objects define the same."""
 
 
 class Target(Release):

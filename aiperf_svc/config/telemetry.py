@@ -56,16 +56,16 @@ class ClusterExporters(Model):
 
 ALL_GPUS = "all"
 NVML_URL = "nvml://localhost"
-"""Name of the source with the GPUs of this machine, beside the URLs of pages."""
+"""Source name for the GPUs of this machine, beside the URLs of pages."""
 GpuName = Annotated[str, Field(pattern=r"^(all|\d{1,3}|GPU-[0-9a-fA-F-]+)$")]
 """`all`, or the index or UUID of a GPU as `nvidia-smi -L` lists it."""
 
 PAGE_LISTS = {"server_metrics": False, "gpu_telemetry": True}
-"""Keys with lists of pages, and whether these are pages of GPU exporters."""
+"""Keys with lists of pages, and whether they are pages of GPU exporters."""
 
 
 class NamedPage(NamedTuple):
-    """A page that the user names."""
+    """A page that the user configured."""
 
     key: str
     """Key of its list, below `telemetry`."""
@@ -111,7 +111,7 @@ class Telemetry(Model):
 
     @property
     def named_pages(self) -> tuple[NamedPage, ...]:
-        """All pages that the user names, by list."""
+        """All pages that the user configured, by list."""
         return tuple(
             NamedPage(key, url, is_gpu)
             for key, is_gpu in PAGE_LISTS.items()

@@ -1,12 +1,12 @@
-"""Jinja2 templates that users and tokenizers bring, compiled and rendered in a sandbox.
+"""Jinja2 templates from users and tokenizers, compiled and rendered in a sandbox.
 
-The sandbox of the library keeps a template from files and processes, but not from loops without an
-end, or from `'a' * 9_000_000_000`. Here each template has limits of CPU time and memory:
+The library's sandbox denies templates access to files and processes, but it does not prevent
+endless loops or `'a' * 9_000_000_000`. Here each template has limits of CPU time and memory:
 
-- Time is checked in each step of a loop and at each call. Between two of these lies one operation
-  on values, whose size the other limit bounds; operators for which it does not have their own.
-- Memory is bounded by the kernel: while a template is compiled or rendered, the process may have
-  only so much more. Parts of a template that are constant are computed when it is compiled.
+- Time is checked in each step of a loop and at each call. Between two checks lies one operation
+  on values, whose size the memory limit bounds. Operators that it does not bound have own limits.
+- Memory is bounded by the kernel: while a template is compiled or rendered, the process may only
+  use so much more. Compiling already evaluates the constant parts of a template.
 """
 
 import os
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     import jinja2
 
 MOST_S = 3.0
-"""Most CPU time to render one prompt. Real templates take milliseconds, with pictures of the
-largest size a second."""
+"""Maximum CPU time to render one prompt. Real templates take milliseconds, or a second with the
+largest pictures."""
 MOST_BYTES = 2**30
-"""Most memory in addition to that of the process: several copies of the largest prompt."""
+"""Maximum additional memory of the process: several copies of the largest prompt."""
 MOST_BITS = 4096
-"""Longest number that a product or a power may be."""
+"""Maximum length of the result of a product or a power."""
 MOST_PARTS = 100_000
-"""Most parts of the filter `slice`, and the sandbox's own limit of `range`."""
-_LOOK_EVERY = 256
+"""Maximum parts of the filter `slice`; equals the sandbox's limit of `range`."""
+_CHECK_EVERY = 256
 
 T = TypeVar("T")
 
 
 class TooCostly(ValueError):
-    """A template that is over a limit."""
+    """A template exceeds a limit."""
 
 
 @cache
@@ -62,7 +62,7 @@ def _sandbox_class() -> "type[jinja2.Environment]":
             super().__init__(**options)
             self.filters["slice"] = limited_slice
             self.filters[_steps.__name__] = _steps
-            # Random texts of any length, which no request needs.
+            # Generates random text of any length, which no request needs.
             del self.globals["lipsum"]
 
         def _parse(self, *source: Any) -> nodes.Template:
@@ -74,7 +74,7 @@ def _sandbox_class() -> "type[jinja2.Environment]":
             return tree
 
         def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-            _look_at_time()
+            _check_time()
             return super().call(__context, __obj, *args, **kwargs)
 
         def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -89,17 +89,17 @@ def _sandbox_class() -> "type[jinja2.Environment]":
 
 
 def sandbox(**options: Any) -> "jinja2.Environment":
-    """Return an environment for templates, with options of Jinja2's. What it does with a template
-    has no limits outside of `within_limits`."""
+    """Return an environment for templates, with options of Jinja2. Its templates only have limits
+    inside `within_limits`."""
     return _sandbox_class()(**options)
 
 
 def within_limits(work: Callable[[], T]) -> T:
-    """Return what `work` does with a template. Raises TooCostly if it takes too long or too much
-    memory."""
-    global _until_s
+    """Return the result of `work`, which uses a template. Raises TooCostly if it takes too long or
+    too much memory."""
+    global _deadline_s
     with _one_at_a_time, _memory_limit():
-        _until_s = thread_time() + MOST_S
+        _deadline_s = thread_time() + MOST_S
         try:
             return work()
         except MemoryError:
@@ -112,13 +112,13 @@ def within_limits(work: Callable[[], T]) -> T:
 
 
 _one_at_a_time = threading.Lock()
-"""The limit on memory is one of the process."""
-_until_s = 0.0
-"""CPU time of this thread at which the work is over its limit."""
+"""The memory limit applies to the whole process."""
+_deadline_s = 0.0
+"""CPU time of this thread at which the work exceeds its limit."""
 
 
-def _look_at_time() -> None:
-    if thread_time() > _until_s:
+def _check_time() -> None:
+    if thread_time() > _deadline_s:
         raise TooCostly(
             f"takes over {MOST_S:g} s of CPU time for one prompt; make its loops shorter"
         )
@@ -127,8 +127,8 @@ def _look_at_time() -> None:
 def _steps(values: Iterable[T]) -> Iterator[T]:
     """Yield the values of a loop."""
     for number, value in enumerate(values):
-        if number % _LOOK_EVERY == 0:
-            _look_at_time()
+        if number % _CHECK_EVERY == 0:
+            _check_time()
         yield value
 
 
@@ -137,12 +137,12 @@ def _memory_limit() -> Iterator[None]:
     try:
         import resource
 
-        # A third of the time that it takes with a file object, for each prompt.
+        # Takes a third of the time of a file object, and runs for each prompt.
         statm = os.open("/proc/self/statm", os.O_RDONLY)
         pages = int(os.read(statm, 100).split()[0])
         os.close(statm)
     except (ImportError, OSError):
-        yield  # A system without these; only macOS of those that are supported.
+        yield  # A system without these; among the supported ones only macOS.
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = pages * os.sysconf("SC_PAGESIZE") + MOST_BYTES

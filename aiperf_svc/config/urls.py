@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 _VISIBLE = re.compile(r"[!-~]*")
-"""Characters of a URL."""
+"""Characters allowed in a URL."""
 
 
 class Address(NamedTuple):
@@ -25,7 +25,7 @@ def address_of(url: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name means this machine, without a look-up."""
+    """Return whether a host name means this machine, without a DNS query."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -33,8 +33,8 @@ def is_loopback(host: str) -> bool:
 
 
 def url_problem(url: str, *, remedy: str, of_query: str = "") -> str:
-    """Return what is wrong with the base URL of a server; empty if nothing is. `remedy` is what to
-    do with a key of the server, `of_query` with a query."""
+    """Return the problem of a server's base URL; empty if there is none. `remedy` says what to do
+    with a key in the URL, `of_query` with a query."""
     if not _VISIBLE.fullmatch(url):
         return f"{url!r}: expected no spaces and ASCII only (%20 in a path, xn-- in a host's name)"
     try:
@@ -54,7 +54,7 @@ def url_problem(url: str, *, remedy: str, of_query: str = "") -> str:
     if not parts.hostname:
         return f"{url!r}: names no host; expected http://host:port"
     if parts.query or parts.fragment:
-        # The query may hold a key, which belongs in no log.
+        # The query may contain a key, which must not be logged.
         whole = f"{parts.scheme}://{parts.netloc}{parts.path}"
         return f"{whole!r}: expected no ? or # after the path{of_query}"
     return ""

@@ -1,8 +1,8 @@
-"""Opens the files that a user, a config or a line of a dataset names.
+"""Opens files named by a user, a config or a line of a dataset.
 
-They may be anything: `/dev/zero` has no end, a FIFO without a writer never begins, and opening a
-device may have side effects. Errors are OSErrors, so that callers report them as they report a
-missing file.
+They may be anything: `/dev/zero` has no end, opening a FIFO without a writer blocks, and opening a
+device may have side effects. Errors are OSErrors, so callers report them like a missing
+file.
 """
 
 import errno
@@ -20,13 +20,13 @@ _KINDS = {
 
 
 SMALL_FILE = 2**20
-"""Most bytes of a key, a certificate or a template."""
+"""Size limit of a key, a certificate or a template."""
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file. Raises OSError, also for anything but a regular file."""
-    # Checked before it is opened, which may wait for a writer, and after, when it can no longer be
-    # replaced.
+    """Open a regular file. Raises OSError, also if it is not a regular file."""
+    # Checked before opening, which may block until a writer comes, and again afterwards, when the
+    # file can no longer be replaced.
     _check(path, path.stat().st_mode)
     file = path.open("rb")
     try:
@@ -38,10 +38,10 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """Read a regular file of at most so many bytes. Raises OSError, also for a longer one."""
+    """Read a regular file of at most `most_bytes`. Raises OSError, also for a larger file."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        # Some files of the system have no size, and one may grow meanwhile.
+        # Some system files report no size, and a file may grow meanwhile.
         content = file.read(most_bytes + 1) if size <= most_bytes else b""
     if size > most_bytes or len(content) > most_bytes:
         text = f"over {most_bytes / 2**20:g} MiB, the most that is read"
@@ -50,7 +50,7 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text_file(path: Path, most_bytes: int, *, encoding: str = "utf-8") -> str:
-    """Read a regular file of at most so many bytes as text. Raises OSError as `read_file`, and
+    """Read a regular file of at most `most_bytes` as text. Raises OSError like `read_file`, and
     UnicodeDecodeError."""
     return read_file(path, most_bytes).decode(encoding).replace("\r\n", "\n")
 

@@ -1,7 +1,7 @@
-"""The config of a benchmark that runs a tool on ranks: everything but an inference server.
+"""The config of a benchmark that runs a tool on ranks: every kind except an inference server.
 
-A kind of workload has a spec of its own below `workload`; the other keys are those of every
-benchmark.
+Each kind of workload has its own spec below `workload`; all other keys are common to all
+benchmarks.
 """
 
 import re
@@ -20,7 +20,7 @@ from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names of variables that a shell can pass to a command."""
+"""Variable names that a shell can pass to a command."""
 
 
 class WorkloadSpec(Model):

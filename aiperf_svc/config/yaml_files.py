@@ -1,8 +1,8 @@
-"""Reads and writes the YAML of configs. JSON is YAML, too. Every error of a file that is read has a
-line, and a duplicate key is an error.
+"""Reads and writes the YAML of configs. JSON is YAML, too. Every read error has a line number, and
+a duplicate key is an error.
 
-The size of a text is checked before it is parsed: a few lines of aliases of aliases can mean
-billions of values, and deeply nested values overflow the stack of the C parser, which ends the
+The size of a text is checked before parsing: a few lines of aliases of aliases can expand to
+billions of values, and deeply nested values overflow the stack of the C parser, which kills the
 process.
 """
 
@@ -14,23 +14,23 @@ import yaml
 from aiperf_svc.config.user_files import read_text_file
 from aiperf_svc.domain.errors import ConfigError
 
-# The parser and the emitter in C are ten times faster; they need libyaml.
+# The parser and the emitter in C are ten times faster. They need libyaml.
 _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _ESCAPE = "\\U"
-"""What libyaml writes for an emoji, which is no longer readable."""
+"""Escape that libyaml writes for an emoji, which makes it unreadable."""
 _ONE_LINE = 2**31 - 1
-"""A width that no text reaches: libyaml's largest."""
+"""A width that no text reaches: libyaml's maximum."""
 
 
 MOST_BYTES = 16 * 2**20
-"""Largest file: a hundred times the longest of a user."""
+"""Size limit of a file: a hundred times the longest real config."""
 MOST_LEVELS = 100
-"""Most levels of lists and mappings in each other: configs have about ten."""
+"""Maximum nesting of lists and mappings: configs have about ten levels."""
 LONGEST_NUMBER = 1000
-"""Most characters of a number; the time to read `1:30:00` and the like grows with their square."""
+"""Maximum characters of a number. Reading `1:30:00` and the like takes quadratic time."""
 MOST_REPEATED = 100_000
-"""Most values that all aliases of a text expand to."""
+"""Maximum number of values that all aliases of a text expand to."""
 
 
 _TEXTS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
@@ -38,11 +38,11 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """A mistake that is not one of YAML's grammar; its problem names the remedy."""
+    """A mistake outside YAML's grammar. Its problem text includes the remedy."""
 
 
 class _Documents(_Safe):  # type: ignore[misc]
-    """The safe loader, to which dates and `=` are texts, as they are to Kubernetes and in JSON."""
+    """The safe loader, which reads dates and `=` as text, like Kubernetes and JSON."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class of the library
         first: [(tag, pattern) for tag, pattern in known if tag not in _TEXTS]
@@ -55,7 +55,7 @@ class _Documents(_Safe):  # type: ignore[misc]
                 raise ValueError(f"a number of {len(node.value):,} characters")
             return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
-            # Such as a number of 5,000 digits.
+            # For example a number of 5,000 digits.
             raise _Refused(problem=f"not a value: {error}", problem_mark=node.start_mark) from error
 
 
@@ -68,7 +68,7 @@ class _Loader(_Documents):
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key, line = key_node.value, key_node.start_mark.line + 1
-            # A key may itself be a list or a mapping; the loader refuses those by itself.
+            # A key may be a list or a mapping, which the loader itself refuses.
             if isinstance(key, str) and seen.setdefault(key, line) != line:
                 text = f"{key!r} is given twice, first in line {seen[key]}; remove one of them"
                 raise _Refused(
@@ -79,24 +79,24 @@ class _Loader(_Documents):
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML or JSON that a user wrote. Raises yaml.YAMLError, also for too much of it."""
+    """Parse the user's YAML or JSON. Raises yaml.YAMLError, also for a text that is too large."""
     _check_size(text)
     return yaml.load(text, _Loader)
 
 
 def parse_documents(text: str) -> list[Any]:
-    """Parse all documents of a text that others wrote. Raises yaml.YAMLError, also for too much of
-    it."""
+    """Parse all documents of a foreign text. Raises yaml.YAMLError, also for a text that is too
+    large."""
     _check_size(text)
     return list(yaml.load_all(text, _Documents))
 
 
 def _check_size(text: str) -> None:
-    """Raise _Refused for a text with too many levels, or whose aliases stand for too much."""
+    """Raise _Refused for a text with too many levels, or too many values in its aliases."""
     sizes: dict[str, int] = {}
-    """How many values each anchor stands for."""
+    """Number of values that each anchor expands to."""
     opened: list[tuple[str | None, int]] = []
-    """The anchor of each list or mapping that has begun, and the values before it."""
+    """Anchor of each open list or mapping, and the number of values before it."""
     values = repeated = 0
     for event in yaml.parse(text, _Safe):
         anchor: Any = getattr(event, "anchor", None)
@@ -117,7 +117,7 @@ def _check_size(text: str) -> None:
                 sizes[anchor] = 1
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == each for each, _ in opened):
-                problem = f"the alias *{anchor} is within what it stands for; write the values"
+                problem = f"the alias *{anchor} contains itself; write the values"
                 raise _Refused(problem=problem, problem_mark=mark)
             size = sizes.get(anchor, 0)
             values += size
@@ -147,8 +147,8 @@ def read_yaml(path: Path) -> Any:
 
 
 def yaml_text(data: Any) -> str:
-    """Return plain data as YAML, in its own order. It is the same text with libyaml and without,
-    but for where texts with control characters are folded."""
+    """Return plain data as YAML, in its own order. The text is the same with and without libyaml,
+    except for the folding of texts with control characters."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     if _ESCAPE in text:
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
@@ -156,7 +156,7 @@ def yaml_text(data: Any) -> str:
 
 
 def yaml_line(data: Any) -> str:
-    """Return plain data as YAML of one line."""
+    """Return plain data as one line of YAML."""
     text: str = yaml.dump(
         data,
         Dumper=_Dumper,
@@ -169,7 +169,7 @@ def yaml_line(data: Any) -> str:
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """Return what is wrong, without the place."""
+    """Return the problem, without its location."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return f"not YAML: {error}"
     if isinstance(error, _Refused):

@@ -13,7 +13,7 @@ class Feature(Flag):
     """What an API can carry, as far as the checks of a config depend on it."""
 
     TEXT = auto()
-    """It generates text, token by token."""
+    """It generates text token by token."""
     STREAM = auto()
     """It can stream its response."""
     FORCED_LENGTH = auto()
@@ -25,9 +25,9 @@ class Feature(Flag):
     BATCH = auto()
     """A request may have several texts."""
     SOUND = auto()
-    """A request may have sounds."""
+    """A request may contain audio."""
     SOUND_ALONE = auto()
-    """A synthetic request is one sound without text."""
+    """A synthetic request is one audio clip without text."""
     RANKING = auto()
     """A request is a query and the passages to rank."""
     CUSTOM = auto()
@@ -76,6 +76,6 @@ def types_with(feature: Feature) -> tuple[EndpointType, ...]:
 
 
 def names_with(feature: Feature = NO_FEATURE) -> str:
-    """Return the names of the APIs that have a feature, or of all, as a message lists them."""
+    """Return the names of the APIs with a feature (default: of all), as a message lists them."""
     *names, last = types_with(feature)
     return f"{', '.join(names)} or {last}" if names else last

@@ -1,4 +1,4 @@
-"""The error tree. Library errors are translated into these at the adapter that met them.
+"""The error tree. Adapters translate library errors into these.
 
 AiperfError
 ├── ConfigError          bad input, refused before anything starts        exit 2
@@ -44,7 +44,7 @@ class LeakError(AiperfError):
 
 
 class Unverified(AiperfError):
-    """Whether something is left is not known, because it may not be listed."""
+    """It is unknown whether resources remain, because listing them is not permitted."""
 
     exit_code = ExitCode.UNVERIFIED
 
@@ -60,6 +60,6 @@ class EnvironmentProblem(AiperfError):
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of an error; one of another library is called unexpected."""
+    """Return the message of an error. Mark an error of another library as unexpected."""
     is_known = isinstance(error, AiperfError)
     return str(error) if is_known else f"unexpected {type(error).__name__}: {error}"

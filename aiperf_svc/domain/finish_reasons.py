@@ -2,8 +2,8 @@
 
 OpenAI's API has five words. Inference servers and proxies add their own (vLLM and SGLang `abort`,
 TGI `eos_token`, Mistral `model_length`, TensorRT-LLM `timeout`, DeepSeek
-`insufficient_system_resource`), so every word is mapped to one of a few codes, and a word that is
-not known here is `OTHER`.
+`insufficient_system_resource`), so every word is mapped to one of a few codes, and an unknown word
+to `OTHER`.
 """
 
 from collections.abc import Iterable
@@ -16,17 +16,17 @@ class FinishReason(IntEnum):
     choices of a response ended in different ways, the highest number counts."""
 
     NONE = 0
-    """The response states none, or is not whole."""
+    """The response states none, or is incomplete."""
     STOP = 1
     """An end of sequence or a stop string."""
     TOOL_CALLS = 2
     LENGTH = 3
-    """The maximum of tokens was reached."""
+    """The token limit was reached."""
     OTHER = 4
-    """A word that is not known here."""
+    """An unknown word."""
     CONTENT_FILTER = 5
-    """A filter cut the response. The request counts as completed: the server did what it is there
-    for, and the times are true."""
+    """A filter cut the response. The request counts as completed: the server worked as intended,
+    and the times are valid."""
     ABORT = 6
     """The server gave up: the request counts as an error."""
     ERROR = 7
@@ -38,12 +38,12 @@ class FinishReason(IntEnum):
 
 
 FAILURES: Final = frozenset((FinishReason.ABORT, FinishReason.ERROR))
-"""Reasons with which a response is an error, whatever content it has."""
+"""Reasons that make a response an error, whatever its content."""
 ENDS_WITHOUT_CONTENT: Final = frozenset((FinishReason.STOP, FinishReason.LENGTH))
-"""Reasons with which a response without any content is complete."""
+"""Reasons that make a response without content complete."""
 
 _WORDS: Final = {
-    # As some servers write null in every event but the last.
+    # Some servers write null in every event but the last.
     FinishReason.NONE: ("null",),
     FinishReason.STOP: (
         "stop",
@@ -70,12 +70,12 @@ _BY_WORD: Final = {word: reason for reason, words in _WORDS.items() for word in 
 
 
 def finish_reason_of(word: str) -> FinishReason:
-    """The code of a server's word; `NONE` of an empty one and of `null`. Case does not matter."""
+    """Return the code of a server's word, ignoring case; `NONE` for an empty word and `null`."""
     return _BY_WORD.get(word.lower(), FinishReason.OTHER) if word else FinishReason.NONE
 
 
 def named_reasons(counts: Iterable[int]) -> dict[str, int]:
-    """Counts by code as counts by name; without `NONE`, and without the reasons that do not
+    """Map counts by code to counts by name, without `NONE` and without reasons that do not
     occur."""
     named = ((FinishReason(code), int(count)) for code, count in enumerate(counts) if code)
     return {reason.name.lower(): count for reason, count in named if count}

@@ -1,34 +1,34 @@
-"""Text from outside of this program: a server, a container, a cluster, a file.
+"""Text from outside this program: a server, a container, a cluster, a file.
 
-It may hold escape sequences that rewrite a terminal, characters that reverse what follows them,
-line breaks that forge lines of a log, or a megabyte. `one_line` and `lines` make it harmless for
-code that shows or stores it. They are applied where such text enters, and once more where texts are
-printed. Nothing is lost without a trace: what cannot be shown is written as `\\x1b`.
+It may contain escape sequences that rewrite a terminal, characters that reverse the text after
+them, line breaks that forge log lines, or a megabyte of data. `one_line` and `lines` make it safe
+to show and store. They are applied where such text enters, and again where it is printed. Nothing
+is dropped silently: an unprintable character becomes an escape such as `\\x1b`.
 """
 
 LINE_LIMIT = 500
 """Characters of a text that becomes part of one line."""
 MESSAGE_LIMIT = 16 * 1024
-"""Characters of a message of several lines: an exception may quote all that a server sent."""
+"""Maximum characters of a multi-line message: an exception may quote everything a server sent."""
 CUT = " […]"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """First characters of a cell that spreadsheets interpret as a formula."""
 
 
 def one_line(text: str, *, limit: int = LINE_LIMIT) -> str:
-    """The text as one line of printable characters, at most `limit` of them and a mark where
-    more was."""
+    """Return the text as one line of at most `limit` printable characters, with a mark where it was
+    cut."""
     if len(text) <= limit and text.isprintable():
         return text
-    # An escape is longer than its character, so this is enough of it.
+    # An escape is longer than its character, so this many characters suffice.
     words = " ".join(text[: limit + 1].split())
     shown = _escaped(words)
     return shown if len(shown) <= limit and len(text) <= limit else shown[:limit] + CUT
 
 
 def lines(text: str, *, limit: int | None = None) -> str:
-    """A text of several lines, such as a log, with its line breaks and tabs. Where there is a
-    `limit`, so many of its characters and a mark where more was."""
+    """Return a multi-line text, such as a log, with its line breaks and tabs. With a `limit`, cut
+    it to so many characters and mark the cut."""
     if limit is not None and len(text) > limit:
         text = text[:limit] + CUT
     if text.isprintable():
@@ -40,7 +40,7 @@ def lines(text: str, *, limit: int | None = None) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """The text for a cell of a table: one line that no spreadsheet takes for a formula."""
+    """Return the text of a table cell: one line that no spreadsheet interprets as a formula."""
     shown = one_line(text)
     return f"'{shown}" if shown.startswith(FORMULA) else shown
 

@@ -1,6 +1,6 @@
-"""Objects of JSON and YAML whose keys others decide: an API, a server, a user.
+"""JSON and YAML objects whose keys are defined elsewhere: by an API, a server or a user.
 
-What this program both writes and reads has a type of its own.
+Data that this program both writes and reads has a type of its own.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ import msgspec
 from aiperf_svc.domain.foreign_text import CUT, one_line
 
 Json = dict[str, Any]
-"""A JSON object of a foreign format, or a config that is not validated yet."""
+"""A JSON object of a foreign format, or a config that has not been validated."""
 Parameters = dict[str, Any]
-"""Dotted config keys and their values as a user writes them; None: the key has its default."""
+"""Dotted config keys and their values as the user writes them; None means the key's default."""
 LONGEST_VALUE = 40
 """Longest shown value of a parameter, in characters."""
 
@@ -40,8 +40,8 @@ def whole_text(value: object) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return a parameter's value on one line. A long one is cut in its middle, since values such as
-    images and paths differ at their ends."""
+    """Return a parameter's value on one line. Cut a long value in its middle, because values such
+    as images and paths differ at their ends."""
     shown, half = one_line(whole_text(value)), LONGEST_VALUE // 2
     return shown if len(shown) <= LONGEST_VALUE else f"{shown[:half]}{CUT} {shown[-half:]}"
 

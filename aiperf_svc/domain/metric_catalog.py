@@ -2,8 +2,8 @@
 
 Results, totals of several runs, tables, exports, the report and `docs/metrics.md` read this table,
 so a new metric is one entry here and, if it is computed from requests, a formula in
-`metric_formulas`. Tags, display names, units and formulas are those of AIPerf 0.13 wherever it has
-the metric, so that its users' tools and notebooks go on working; `is_ours` marks the rest.
+`metric_formulas`. Tags, display names, units and formulas match AIPerf 0.13 wherever AIPerf has the
+metric, so its users' tools and notebooks keep working; `is_ours` marks the rest.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,11 +34,11 @@ class Population(StrEnum):
     COMPLETED = "completed"
     """Successes only: AIPerf's meaning."""
     SENT = "sent"
-    """All requests of which a byte was written, whatever their outcome."""
+    """All requests of which at least one byte was written, whatever their outcome."""
     DUE = "due"
-    """Everything that was due; what got no response in time is right-censored."""
+    """All due requests; one without a timely response is right-censored."""
     CONNECTIONS = "connections"
-    """No requests: all connections that were made in the run, the warmup's too."""
+    """Not requests but all connections of the run, those of the warmup included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class Sum:
 @dataclass(frozen=True, slots=True)
 class Rate:
     """A scalar: the sum of other scalars, per second of `benchmark_duration`. A total over several
-    runs counts what lies within the time that all runs have in common."""
+    runs counts only the time that all runs have in common."""
 
     tags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A scalar that follows from other scalars, of a run and of a total alike. It is absent where a
-    number that the formula needs is absent, or divides by zero."""
+    """A scalar computed from other scalars, of a run and of a total alike. It is absent if one of
+    its inputs is absent or its divisor is zero."""
 
     formula: Callable[[Mapping[str, float]], float]
 
@@ -77,7 +77,7 @@ class Measured:
     """A scalar that `core/results` takes from the accounts, the config or the times of the run."""
 
     is_additive: bool = False
-    """True if the total over several runs is the sum; otherwise it has no total."""
+    """True if the total over several runs is the sum; otherwise there is no total."""
 
 
 Scalar = Count | Sum | Rate | Derived | Measured
@@ -93,49 +93,49 @@ class Metric:
     """The formula in words, for the documentation."""
     source: str
     compute: f.Formula | None = None
-    """Formula; only for Kind.RECORD."""
+    """Formula of one request; only for Kind.RECORD."""
     scalar: Scalar | None = None
-    """How the number is made; only for Kind.SCALAR."""
+    """How the number is computed; only for Kind.SCALAR."""
     _: KW_ONLY
     population: Population = Population.COMPLETED
     better: str = ""
-    """`higher`, `lower`, or empty when neither is."""
+    """`higher`, `lower`, or empty if neither is better."""
     needs: str = ""
-    """`streaming`, `tokens`, `usage` or empty: without it the metric is absent."""
+    """Requirement: `streaming`, `tokens`, `usage` or empty; without it the metric is absent."""
     is_ours: bool = False
     is_whole: bool = False
     """True if the value of a request is a whole number."""
     in_table: bool = False
-    """True if the terminal and the first tables of the report show it."""
+    """True if the terminal and the first tables of the report show the metric."""
     in_lines: bool = True
-    """True if the lines of profile_export.jsonl have it; only for Kind.RECORD."""
+    """True if lines of profile_export.jsonl contain it; only for Kind.RECORD."""
     in_slices: bool = False
-    """True if slices of time have it; only for Kind.SCALAR, as they have all distributions."""
+    """True if time slices contain it; only for Kind.SCALAR, as slices have all distributions."""
     side_by_side: tuple[str, ...] = ()
-    """Statistics that short tables of several runs, targets or models show."""
+    """Statistics shown in short tables of several runs, targets or models."""
     other_unit: str = ""
-    """Unit in tables and comparisons if it is not that of the files: AIPerf writes `ratio` for
-    numbers that are not a share too."""
+    """Unit in tables and comparisons, if it differs from the files: AIPerf also writes `ratio` for
+    numbers that are not shares."""
 
     @property
     def shown_unit(self) -> str:
-        """Unit in tables and comparisons; `ratio` is that of shares."""
+        """Return the unit in tables and comparisons, where only shares have `ratio`."""
         return self.other_unit or self.unit
 
     @property
     def scale(self) -> tuple[float, str]:
-        """Divisor and unit of the numbers in the tables of a run, which have shares in per cent."""
+        """Return divisor and unit for the tables of a run, which show shares in per cent."""
         return (0.01, "%") if self.shown_unit == "ratio" else (1.0, self.shown_unit)
 
     @property
     def header(self) -> str:
-        """Display name with the unit in brackets; plain counts have none, as in AIPerf's CSV."""
+        """Return the display name, with the unit except for counts, as in AIPerf's CSV."""
         is_plain = self.unit in ("requests", "count")
         return self.name if is_plain else f"{self.name} ({self.unit})"
 
     @property
     def is_additive(self) -> bool:
-        """True if the number of several runs together is the sum of theirs."""
+        """Return True if the number of several runs together is the sum of the runs'."""
         made = self.scalar
         return isinstance(made, Count | Sum) or (isinstance(made, Measured) and made.is_additive)
 
@@ -201,12 +201,12 @@ def _divided(tag: str, *by: str) -> Callable[[Mapping[str, float]], float]:
 
 
 def _cost(throughput: str) -> Callable[[Mapping[str, float]], float]:
-    """US dollars for a million tokens, of a throughput for each GPU in tokens/s."""
+    """Return US dollars per million tokens, from a throughput per GPU in tokens/s."""
     return lambda numbers: numbers["price_per_gpu_hour"] / (numbers[throughput] * 3600 / 1e6)
 
 
 # fmt: off
-# Latencies of successes, in AIPerf's sense, but from the write and by kernel stamps.
+# Latencies of successes, as in AIPerf, but measured from the write and by kernel stamps.
 _LATENCIES = (
     _record("request_latency", "Request Latency", "ms", f.request_latency, "last content - start",
         KERNEL, better=LOWER, in_table=True, side_by_side=("p50", "p99")),
@@ -233,7 +233,7 @@ _LATENCIES = (
         "last content - due, of successes", KERNEL, better=LOWER, in_lines=False),
 )
 
-# Round trip of the network, by the kernel: to the host that terminates the TCP connection.
+# Network round trip, by the kernel, to the host that terminates the TCP connection.
 _NETWORK = (
     _pooled("network_rtt", "Network Round Trip", "ms",
         "shortest round trip of each connection (TCP_INFO: tcpi_min_rtt)", "kernel",
@@ -248,7 +248,7 @@ _NETWORK = (
         population=Population.CONNECTIONS, better=LOWER, is_ours=True),
 )
 
-# From the due time: what a user who came at that time would have waited. Survivors do not lie here.
+# From the due time: the wait of a user who came at that time. Free of survivorship bias.
 _INTENDED = (
     _record("intended_request_latency", "Intended Request Latency", "ms",
         f.intended_request_latency,
@@ -274,7 +274,7 @@ _PER_USER = (
         better=HIGHER, needs=STREAM_TOKENS),
 )
 
-# Tokens, counted here and as the server says.
+# Tokens, counted here and as reported by the server.
 _TOKEN_COUNTS = (
     _record("output_sequence_length", "Output Sequence Length", "tokens",
         f.count_of("output_tokens"),
@@ -346,7 +346,7 @@ _TOKEN_COUNTS = (
         "dataset and tokenizer, else the server's usage", needs=TOKENS),
 )
 
-# The client's own share: what the verdict looks at.
+# The client's own share of the latencies, which the verdict checks.
 _CLIENT = (
     _record("schedule_lag", "Schedule Lag", "ms", f.schedule_lag, "start - due", WRITE,
         population=Population.SENT, better=LOWER, is_ours=True, in_table=True),
@@ -359,7 +359,7 @@ _CLIENT = (
         population=Population.SENT, better=LOWER, is_ours=True),
 )
 
-# The parts of the exchange, in the names that AIPerf took from k6.
+# The parts of the exchange, with the names that AIPerf took from k6.
 _HTTP = (
     _record("http_req_connecting", "HTTP Connecting", "ms", f.connecting,
         "TCP connect + TLS handshake, of every attempt; 0 on a connection that was there",
@@ -592,7 +592,7 @@ _SCALARS = (
         "largest number in flight at once", is_ours=True),
 )
 
-# For each GPU, for each kW and for money: of the whole load, over all GPUs of the target.
+# Per GPU, per kW and per dollar: of the whole load, over all GPUs of the target.
 _ECONOMICS = (
     _scalar("gpu_count", "GPUs", "count", ADDED,
         "economics.gpus, else the GPUs of telemetry, else those of the stack's own target",

@@ -2,10 +2,10 @@
 
 A formula takes a mapping of column name to array, all of one length, and returns float64 of that
 length in the metric's own unit, NaN where the metric is not defined for a request. Times are 0 and
-token counts -1 where there is none. Nothing here knows where the columns are kept.
+token counts -1 where there is none. The formulas do not depend on where the columns are kept.
 
-The catalog of metrics, which the runner prints from, has these formulas and is imported without
-numpy: they use the operators and methods of arrays, and no function of numpy.
+The metric catalog contains these formulas, and the runner imports it without numpy to print tables.
+So they use the operators and methods of arrays and no function of numpy.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ def _either(is_first: Mask, first: "NDArray[Any]", second: "NDArray[Any]") -> "N
 
 
 def between(begin: str, end: str) -> Formula:
-    """Milliseconds from one time column to another; undefined unless both are there."""
+    """Milliseconds from one time column to another; undefined unless both are set."""
     return lambda columns: _gap_ms(columns[begin], columns[end])
 
 
@@ -55,7 +55,7 @@ def _gap_ms(first: "NDArray[np.int64]", last: "NDArray[np.int64]") -> Floats:
 
 
 def last_content(columns: Columns) -> "NDArray[np.int64]":
-    """Wall time of the last content, or of the last byte where a response has no content events
+    """Wall time of the last content, or of the last byte of a response without content events
     (embeddings)."""
     last, end = columns["last_token_wall_ns"], columns["end_wall_ns"]
     return _either(last == 0, end, last)
@@ -73,7 +73,7 @@ def write_wall_ns(columns: Columns) -> "NDArray[np.int64]":
 
 
 def since_write(end: str) -> Formula:
-    """Milliseconds from the write to the time in a column; undefined unless both are there."""
+    """Milliseconds from the write to the time in a column; undefined unless both are set."""
     return lambda columns: _gap_ms(write_wall_ns(columns), columns[end])
 
 
@@ -99,7 +99,7 @@ time_to_second_token = _streamed(between("first_token_wall_ns", "second_token_wa
 
 
 def count_of(column: str) -> Formula:
-    """A token count; undefined where it is not known (negative)."""
+    """A token count; undefined where it is unknown (negative)."""
 
     def formula(columns: Columns) -> Floats:
         values = columns[column].astype(float)
@@ -128,10 +128,10 @@ def _above_zero(column: str) -> Formula:
 content_chunk_count = _streamed(number_of("chunks"))
 connection_reused = number_of("is_reused")
 is_blocked = _above_zero("is_blocked")
-"""1 where a turn waited for the response to the one before; undefined elsewhere."""
+"""1 where a turn waited for the previous response; undefined elsewhere."""
 reasoning_token_count = _above_zero("reasoning_tokens")
 requested_osl = _above_zero("requested_tokens")
-"""Output tokens that the request asked for; undefined where it asked for no number."""
+"""Output tokens that the request asked for; undefined where it set no number."""
 
 
 def duration_of(column: str) -> Formula:
@@ -150,7 +150,7 @@ _input_tokens = count_of("input_tokens")
 
 
 def output_token_count(columns: Columns) -> Floats:
-    """Output tokens without the reasoning ones; undefined if these came but were not counted."""
+    """Output tokens without reasoning; undefined if reasoning tokens came but were not counted."""
     reasoning = columns["reasoning_tokens"].clip(min=0)
     values: Floats = (_output_tokens(columns) - reasoning).clip(min=0.0)
     values[columns["reasoning_tokens"] < _NONE_STATED] = nan
@@ -178,8 +178,8 @@ def decode_duration(columns: Columns) -> Floats:
 def inter_token_latency(columns: Columns) -> Floats:
     """(request latency - TTFT) / (streamed tokens - 1); undefined under two tokens.
 
-    Where reasoning is hidden, a summary of it may come before the first output token. It is none of
-    the tokens, so the time begins with that token.
+    Where reasoning is hidden, a summary of it may come before the first output token. It contains
+    none of the tokens, so the time begins with the first output token.
     """
     tokens = streamed_tokens(columns)
     tokens[tokens < 2] = nan
@@ -217,8 +217,8 @@ def usage_total_tokens(columns: Columns) -> Floats:
 
 
 def read_from_cache(columns: Columns) -> Floats:
-    """Prompt tokens that the server read from a cache; undefined where it does not state them and
-    its prompt tokens, or states more of them."""
+    """Prompt tokens that the server read from a cache; undefined unless it reports both them and
+    its prompt tokens, and no more of the former."""
     values = count_of("cached_tokens")(columns)
     prompt = columns["usage_prompt_tokens"]
     values[(prompt < 0) | (values > prompt)] = nan
@@ -226,7 +226,7 @@ def read_from_cache(columns: Columns) -> Floats:
 
 
 def states_cached(columns: Columns) -> Floats:
-    """One for a request whose cached tokens are known; undefined for another."""
+    """1 for a request whose cached tokens are known; undefined otherwise."""
     known: Floats = read_from_cache(columns) * 0.0 + 1.0
     return known
 
@@ -246,7 +246,7 @@ def cache_read_share(columns: Columns) -> Floats:
 
 
 def acceptance_length(columns: Columns) -> Floats:
-    """Tokens of a step of speculation: the accepted drafts, and the one that the model adds."""
+    """Tokens per speculation step: the accepted drafts, and the one that the model adds."""
     steps = count_of("spec_steps")(columns)
     steps[steps == 0] = nan
     length: Floats = 1.0 + count_of("spec_accepted_tokens")(columns) / steps
@@ -254,7 +254,7 @@ def acceptance_length(columns: Columns) -> Floats:
 
 
 def acceptance_rate(columns: Columns) -> Floats:
-    """Accepted drafts in per cent of all; undefined where the server states more of them."""
+    """Accepted drafts in per cent of all; undefined where the server reports more of them."""
     drafted = count_of("spec_drafted_tokens")(columns)
     accepted = count_of("spec_accepted_tokens")(columns)
     drafted[(drafted == 0) | (accepted > drafted)] = nan
@@ -275,8 +275,8 @@ def difference_of(reported: str, counted: str) -> Formula:
 
 
 def usage_discrepancy(columns: Columns) -> Floats:
-    """Return 1 where a count of tokens is too far off the server's usage, else 0; undefined where
-    the server stated none."""
+    """Return 1 where a token count deviates too far from the server's usage, else 0; undefined
+    where the server reported none."""
     prompt, completion = columns["usage_prompt_tokens"], columns["usage_completion_tokens"]
     off = difference_of("usage_prompt_tokens", "input_tokens")(columns) > USAGE_DISCREPANCY_PCT
     off |= (
@@ -288,23 +288,23 @@ def usage_discrepancy(columns: Columns) -> Floats:
 
 
 def osl_mismatch(columns: Columns) -> Floats:
-    """Output tokens less those asked for, in per cent of these: negative for too few."""
-    asked = requested_osl(columns)
-    return (_output_tokens(columns) - asked) / asked * 100.0
+    """Difference of output tokens from the requested ones, in per cent: negative for too few."""
+    target = requested_osl(columns)
+    return (_output_tokens(columns) - target) / target * 100.0
 
 
 def has_osl_mismatch(columns: Columns) -> Floats:
-    """Return 1 where the output length is too far off the requested one, else 0; undefined where
-    one of them is."""
-    asked = requested_osl(columns)
-    off = abs(_output_tokens(columns) - asked)
-    values = (off > (asked * OSL_MISMATCH_PCT / 100.0).clip(max=OSL_MISMATCH_TOKENS)).astype(float)
+    """Return 1 where the output length deviates too far from the requested one, else 0; undefined
+    where either is."""
+    target = requested_osl(columns)
+    off = abs(_output_tokens(columns) - target)
+    values = (off > (target * OSL_MISMATCH_PCT / 100.0).clip(max=OSL_MISMATCH_TOKENS)).astype(float)
     values[off != off] = nan
     return values
 
 
 def connecting(columns: Columns) -> Floats:
-    """TCP connect and TLS handshake; 0 on a connection that was there."""
+    """TCP connect and TLS handshake; 0 on an existing connection."""
     values: Floats = (columns["connect_ns"] + columns["tls_ns"]) / NS_PER_MS
     return values
 
@@ -313,8 +313,8 @@ _http_waiting = between("sent_wall_ns", "ack_wall_ns")
 
 
 def http_waiting(columns: Columns) -> Floats:
-    """From the last byte written to the end of the response's headers; 0 if these came first, from
-    a server that responds before it has read the request, or while the write had not returned."""
+    """From the last byte written to the end of the response's headers; 0 if the headers came first:
+    the server responded before it had read the request, or before the write returned."""
     waited: Floats = _http_waiting(columns).clip(min=0.0)
     return waited
 
@@ -326,7 +326,7 @@ def has_connected(columns: Columns) -> Mask:
 
 
 def has_preconnected(columns: Columns) -> Mask:
-    """Return which requests were the first on a connection that was made ahead of need."""
+    """Return which requests were the first on a connection that was made in advance."""
     ahead: Mask = ~columns["is_reused"] & (connecting(columns) == 0)
     return ahead
 
@@ -335,8 +335,8 @@ schedule_lag = between("due_wall_ns", "start_wall_ns")
 
 
 def client_lag(columns: Columns) -> Floats:
-    """The part of the schedule lag that only the client can have caused: waiting for the
-    concurrency cap, which the config asks for, counts as none."""
+    """The part of the schedule lag that only the client can have caused. Waiting for the
+    concurrency cap, which the config requests, is excluded."""
     lag: Floats = schedule_lag(columns).clip(min=0.0)
     lag[columns["is_capped"] | (lag != lag)] = 0.0
     return lag
@@ -344,8 +344,8 @@ def client_lag(columns: Columns) -> Floats:
 
 def write_time(columns: Columns) -> Floats:
     """Time between the timestamps just before and just after the write. The true departure lies
-    between the two, as long as the request fits into the socket's send buffer; larger requests,
-    which may wait for the network, count as 0."""
+    between the two if the request fits into the socket's send buffer. Larger requests may wait for
+    the network and count as 0."""
     values = since_write("sent_wall_ns")(columns)
     values[(columns["bytes_out"] > SEND_BUFFER_BYTES) | (values != values)] = 0.0
     return values

@@ -9,8 +9,8 @@ _NAMES = {"bit/s": "bit/s", "bytes/s": "B/s", "bytes": "B"}
 
 
 def number(value: float | None, *, per: float = 1.0, missing: str = "–") -> str:
-    """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346. NaN is
-    `missing` too: it is not a number. `per` is the divisor of a unit that shortens the number."""
+    """Format with four significant digits, and all digits of whole numbers: 0.0312, 12.35, 2,969,
+    12,346. None and NaN become `missing`. `per` divides the number."""
     if value is None or isnan(value):
         return missing
     value /= per
@@ -37,8 +37,8 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def exact(value: float) -> str:
-    """Format a number that a user has given: 0.5, 1,234.56. What the floats of a unit add is not
-    among its digits."""
+    """Format a number that the user entered: 0.5, 1,234.56. Drop digits that only come from
+    floating point conversions of its unit."""
     return significant(value, 10)
 
 
@@ -80,7 +80,7 @@ def gibibytes(size: int) -> str:
 
 
 def readable_unit(unit: str, high: float) -> tuple[float, str]:
-    """Return the divisor and name of the unit in which numbers up to `high` are short."""
+    """Return the divisor and name of the unit that makes numbers up to `high` short."""
     high = abs(high)
     if unit == "ratio":
         return 0.01, "%"
@@ -101,8 +101,8 @@ def readable_unit(unit: str, high: float) -> tuple[float, str]:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Format a number in a unit in which it is short: `25%`, `1.614 ms`, `3`. A small one that has
-    no shorter unit keeps its digits: `0.00005%`."""
+    """Format a number in a unit that makes it short: `25%`, `1.614 ms`, `3`. A small number without
+    a smaller unit keeps its digits: `0.00005%`."""
     divisor, name = readable_unit(unit, value)
     is_small = 0 < abs(value / divisor) < 0.1
     text = significant(value / divisor) if is_small else number(value, per=divisor)
@@ -115,7 +115,7 @@ def with_unit(text: str, unit: str) -> str:
 
 
 def with_half_width(text: str, mean: float, half: float | None) -> str:
-    """Add half of the interval of a mean in per cent of it, if it is known: `12.35 ± 4%`."""
+    """Append the interval's half-width in per cent of the mean, if known: `12.35 ± 4%`."""
     if half is None or not mean:
         return text
     size = abs(half / mean) * 100
@@ -123,7 +123,7 @@ def with_half_width(text: str, mean: float, half: float | None) -> str:
 
 
 def size_text(size: float) -> str:
-    """A size in bytes as benchmarks name it: 64 B, 4 KiB, 1 MiB."""
+    """Format a size in bytes as benchmarks do: 64 B, 4 KiB, 1 MiB."""
     for divisor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= divisor and size % divisor == 0:
             return f"{size / divisor:g} {unit}"

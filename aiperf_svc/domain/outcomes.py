@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """The two phases of a run; only `PROFILING` is in the results."""
+    """The phases of a run; only `PROFILING` is in the results."""
 
     WARMUP = 0
     PROFILING = 1
@@ -14,17 +14,17 @@ class Outcome(IntEnum):
     """Outcome of a credit. Every issued credit has exactly one."""
 
     COMPLETED = 0
-    """Got a whole response with a good status."""
+    """The response was complete and had a success status."""
     ERRORED = 1
-    """Got a bad response, or none; see `ErrorKind`."""
+    """The response was an error or missing; see `ErrorKind`."""
     CANCELLED = 2
     """Written, then cut by the end of the grace period or by the user."""
     UNSENT = 3
-    """Due before the stop, its first byte not written by then (open loop only)."""
+    """Due before the stop, but its first byte was not written by then (open loop only)."""
     LOST = 4
-    """Gone with its worker."""
+    """Lost with its worker."""
     ABANDONED = 5
-    """Written, then left by its client before the response had ended, as the load asks for."""
+    """Written, then abandoned by its client before the end of the response, as configured."""
 
 
 class ErrorKind(IntEnum):
@@ -33,20 +33,20 @@ class ErrorKind(IntEnum):
     NONE = 0
     DNS = 1
     CONNECT = 2
-    """Refused, unreachable, or timed out before it was connected."""
+    """Refused, unreachable, or timed out before the connection was established."""
     TLS = 3
     NO_RESOURCES = 4
     """This machine ran out of file descriptors or local ports, which is the client's fault."""
     SEND = 5
     """The connection broke while the request was written."""
     TIMEOUT = 6
-    """Connected and written; no whole response within the request's timeout."""
+    """Connected and written, but no complete response within the request's timeout."""
     PROTOCOL = 7
     """The response is not HTTP of the expected version, or its framing is broken."""
     STATUS = 8
-    """A status of 400 or above; the status is kept."""
+    """A status of 400 or above, which is recorded."""
     DISCONNECTED = 9
-    """Closed by the server before the response was whole."""
+    """Closed by the server before the response was complete."""
     CONTENT_TYPE = 10
     """The content type is not the endpoint's."""
     MALFORMED = 11
@@ -54,16 +54,16 @@ class ErrorKind(IntEnum):
     SERVER = 12
     """An error object inside a response with a good status."""
     EMPTY = 13
-    """A whole response without any content."""
+    """A complete response without any content."""
     TOO_LARGE = 14
-    """A response over the size that this tool keeps."""
+    """A response above this tool's size limit."""
     DATASET = 15
-    """The request could not be made, e.g. a history that cannot be built."""
+    """The request could not be built, e.g. its history."""
     NO_RESPONSE = 16
-    """Written whole; the server closed the connection without a byte of a response."""
+    """Written completely; the server closed the connection without a byte of a response."""
     ABORTED = 17
-    """The server ended the response itself, with a finish reason such as `abort` or `error`."""
+    """The server ended the response with a finish reason such as `abort` or `error`."""
     STREAM_RESET = 18
-    """The server reset the response's HTTP/2 stream before it was whole."""
+    """The server reset the HTTP/2 stream before the response was complete."""
     CONTEXT_OVERFLOW = 19
-    """The server refused a prompt that is too long for its model's context."""
+    """The server refused a prompt that exceeds its model's context."""

@@ -1,4 +1,4 @@
-"""How the processes of a run are started on any machine: their program, their variables."""
+"""How the processes of a run are started on any machine: their program and their variables."""
 
 import sys
 from collections.abc import Mapping
@@ -6,15 +6,15 @@ from pathlib import Path
 
 OWN_PROGRAM = (sys.executable, "-P", str(Path(__file__).parents[1] / "__main__.py"))
 """The command `aiperf-svc` as a child process. `python -m` would import a `queue.py` of the user's
-working folder in place of the library's; `-P` and a path never look there, and a variable in place
-of `-P` would change the user's own commands."""
+working folder instead of the library's; `-P` and a path never look there. A variable instead of
+`-P` would change the user's own commands."""
 
 USER_MASK = "AIPERF_USER_MASK"
-"""Environment variable with the user's mask for new files, where ours is another; octal."""
+"""Environment variable with the user's umask in octal, if ours differs."""
 USER_VARIABLES = "AIPERF_USER_VARIABLES"
-"""Environment variable with the names of those below that the user has set, to whatever value."""
+"""Environment variable with the names of the variables below that the user has set."""
 PROCESS_ENVIRONMENT = {
-    # No service multiplies matrices, and starting threads for it would take time.
+    # No service multiplies matrices, and starting threads for it takes time.
     "OPENBLAS_NUM_THREADS": "1",
     # Batches of records are a megabyte and come many times a second: with these limits the
     # allocator keeps their memory instead of asking the kernel for the same pages each time, which
@@ -26,7 +26,7 @@ PROCESS_ENVIRONMENT = {
 
 
 def without_working_folder(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a Python program of ours other than `OWN_PROGRAM`: an empty entry
-    of PYTHONPATH is the working folder, whose files would take the place of the library's."""
+    """Return the environment of a Python program of ours other than `OWN_PROGRAM`. An empty entry
+    of PYTHONPATH means the working folder, whose files would replace the library's."""
     folders = filter(None, environ.get("PYTHONPATH", "").split(":"))
     return {**environ, "PYTHONPATH": ":".join(folders)}

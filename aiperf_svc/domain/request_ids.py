@@ -1,9 +1,9 @@
 """The `X-Request-Id` of each request, by which our records and the server's logs are joined.
 
-It is a UUID, since servers exist that refuse anything else: version 8 of RFC 9562, whose content is
-the sender's own. Run, phase, turn and credit index stand in it in decimal, so that a server's
+It is a UUID, since some servers refuse anything else: version 8 of RFC 9562, whose content the
+sender defines. It contains run, phase, turn and credit index in decimal, so a server's
 log identifies the request: `89abcdef0123` warmup or profiling, turn 2 of credit 51 is
-`89abcdef-0123-8100-8002-800000000051`. The last two groups are sums and not padded text, since
+`89abcdef-0123-8100-8002-800000000051`. The last two groups are sums instead of padded text, since
 printing a number is cheap. From turn 2,000 on, the end of the third group counts each 2,000 turns:
 turn 4,002 is `89abcdef-0123-8102-8002-800000000051`.
 
@@ -21,7 +21,7 @@ TURN_BASE = 8_000
 TURNS = 2_000
 """Number of turns for which the digits of that group suffice: 8000 to 9999."""
 TARGET_SHIFT = 48
-"""Bits of a worker's own number of a request, above which it has that of the target."""
+"""Bit above which a worker's own number of a request contains the number of the target."""
 INDEX_BASE = 800_000_000_000
 """Added to the credit's index; makes it 12 digits."""
 

@@ -1,4 +1,4 @@
-"""A table of results as people read it, described once for the terminal and for the report."""
+"""A table of results for people, described once for the terminal and for the report."""
 
 from collections.abc import Container, Sequence
 from typing import NamedTuple
@@ -10,8 +10,8 @@ class ShownTable(NamedTuple):
     rows: Sequence[Sequence[str]]
     """Cells by row; without any, only the notes are shown."""
     notes: Sequence[str] = ()
-    """What is to be known of it, as sentences without a capital and a full stop."""
+    """Explanations of the table, as sentences without a capital and a full stop."""
     alerts: Sequence[str] = ()
-    """Further notes, of what makes its numbers doubtful."""
+    """Further notes about what makes its numbers doubtful."""
     texts: Container[int] = (0,)
-    """Columns of texts, which are aligned to the left; the others have numbers."""
+    """Text columns, which are left-aligned; the others contain numbers."""

@@ -1,5 +1,5 @@
-"""What one set of processes or pods needs for several trials, which run in it one after the other:
-as many workers as the largest takes, and the time of all."""
+"""The processes or pods of several trials that run one after the other in one stack: as many
+workers as the largest trial needs, and the time of all trials."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from aiperf_svc.plan.topology import Group, Topology
 
 
 def largest_topology(topologies: Sequence[Topology]) -> Topology:
-    """Return the topology that is large enough for each of these, which have the same layout."""
+    """Return a topology that suffices for each of these, which have the same layout."""
     groups: dict[str, Group] = {}
     for group in (group for each in topologies for group in each.groups):
         if group.name not in groups or groups[group.name].replicas < group.replicas:
@@ -22,27 +22,27 @@ def largest_topology(topologies: Sequence[Topology]) -> Topology:
         groups=tuple(groups.values()),
         workers=max(each.workers for each in topologies),
         record_processors=max(each.record_processors for each in topologies),
-        # A direct socket carries what the proxy carries, and not the other way round.
+        # A direct socket can replace the proxy, but not the reverse.
         raw_route="direct" if any(t.raw_route == "direct" for t in topologies) else "proxy",
         workers_a_core=max(each.workers_a_core for each in topologies),
     )
 
 
 def largest_load(config: BenchmarkConfig, trials: Sequence[BenchmarkConfig]) -> BenchmarkConfig:
-    """Return the config with the most users that a trial has, by which pods are sized."""
+    """Return the config of the trial with the most users. It determines the size of the pods."""
     users = max(each.load.concurrency or 0 for each in trials)
     load = config.load.model_copy(update={"concurrency": users or None})
     return config.model_copy(update={"load": load})
 
 
 def replacement_time(longest_ns: int, experiment: Experiment | None) -> int:
-    """Return the time of the trials that may be run again, none of which is longer than this."""
+    """Return the time of the repeated trials, each of which takes at most `longest_ns`."""
     return longest_ns * experiment.replacements if experiment is not None else 0
 
 
 def all_times(trials: Sequence[LongestTimes], experiment: Experiment | None) -> LongestTimes:
-    """Return the longest times of a stack that starts once and runs all these trials, those that
-    may be run again included."""
+    """Return the longest times of a stack that starts once and runs all these trials, including
+    possible repeats."""
     times = trials[0]
     cooldown_ns = experiment.cooldown if experiment is not None else 0
     load = sum(each.load for each in trials) + cooldown_ns * (len(trials) - 1)

@@ -1,9 +1,9 @@
 """The stack of an experiment whose shapes run as the indexes of Jobs (`experiment.fan_out: jobs`).
 
-A shape is an index: its pod (`plan/index_pods.py`) runs the trials of the shape as a run on one
-machine does. Shapes whose pods differ only in arguments and variables of the server share a Job.
-The collector has the place of the records manager: it starts the Jobs, receives the trials of each
-index, and serves the results.
+Each shape is an index. Its pod (`plan/index_pods.py`) runs the trials of the shape like a run on
+one machine. Shapes whose pods differ only in arguments and variables of the server share a Job. The
+collector replaces the records manager: it starts the Jobs, receives the trials of each index, and
+serves the results.
 """
 
 import heapq
@@ -50,17 +50,17 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 
 LARGEST_FILES = 1_000_000
-"""Most bytes of a ConfigMap's files: its whole must stay below 1 MiB."""
+"""Limit of the bytes of a ConfigMap's files: the whole object must stay below 1 MiB."""
 _FOLDER = Group("collector", (Service.RECORDS_MANAGER,), 1)
 
 
-def shares(left: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """Return how many indexes of each Job may run at the same time: equal shares of the limit, none
-    of which is above what the Job has left. The first ones take what cannot be shared equally."""
-    found = dict.fromkeys(left, 0)
-    free = sum(left.values()) if limit is None else min(limit, sum(left.values()))
+def shares(remaining: Mapping[str, int], limit: int | None) -> dict[str, int]:
+    """Return how many indexes of each Job may run at the same time: equal shares of the limit, but
+    at most what the Job has left. The first Jobs get the remainder."""
+    found = dict.fromkeys(remaining, 0)
+    free = sum(remaining.values()) if limit is None else min(limit, sum(remaining.values()))
     while free:
-        for name, number in left.items():
+        for name, number in remaining.items():
             if free and found[name] < number:
                 found[name] += 1
                 free -= 1
@@ -76,18 +76,18 @@ class IndexStack(InferenceStack):
 
     @property
     def lifetime(self) -> LongestTimes:
-        # An index whose start takes long makes it longer, so this is the least time.
+        # This is the least time: slow starts of indexes add to it.
         what = f"{len(self.indexes):,} indexes, with {COLLECTION_S} s to collect their trials, take"
         load = self.times.load + COLLECTION_S * SECOND_NS
         return msgspec.structs.replace(self.times, load=load, what=what)
 
     @property
     def longest_hold(self) -> LongestTimes:
-        """The times for which the drain of a node may have to wait: until the stack is gone."""
+        """Return how long the drain of a node may have to wait: until the stack is gone."""
         return msgspec.structs.replace(self.times, is_bounded=False)
 
     def check(self) -> None:
-        """Raise ConfigError for a secret in plain text, or a shape that cannot be an index."""
+        """Raise ConfigError for a secret in plain text, or for a shape that cannot be an index."""
         super().check()
         for trials in self.indexes:
             check_index(trials[0])
@@ -141,7 +141,7 @@ def index_stack(
     """Return the kind of the stack of a config whose shapes have these trials."""
     times = [_times(trials, config.experiment) for trials in indexes]
     trials = [each for own in indexes for each in own]
-    # The least time that the stack may take: that of all loads, with one start.
+    # The minimum time of the stack: all loads and one start.
     least = LongestTimes(
         start=max(each.start for each in times),
         load=makespan([each.load for each in times], at_once(config) or len(times)),
@@ -152,7 +152,7 @@ def index_stack(
 
 
 def at_once(config: BenchmarkConfig) -> int | None:
-    """Return how many indexes run at the same time; None: as many as there is room for."""
+    """Return how many indexes run at the same time; None: as many as the cluster has room for."""
     assert config.experiment is not None
     limit = config.experiment.parallel
     return None if limit == "auto" else limit
@@ -163,7 +163,7 @@ def _times(trials: Sequence[BenchmarkConfig], experiment: Experiment | None) -> 
 
 
 def makespan(times_ns: Sequence[int | None], limit: int) -> int:
-    """Return when the last of several is over, if they begin in order and so many at a time."""
+    """Return when the last task ends if the tasks start in order, at most `limit` at a time."""
     ends = [0] * min(limit, len(times_ns))
     for time_ns in times_ns:
         heapq.heapreplace(ends, ends[0] + (time_ns or 0))
@@ -210,7 +210,7 @@ def _indexes(job: JobPlan, limit: int | None) -> str:
     """Return a note for reviewers about the indexes of a Job."""
     most = f"{job.pod.replicas:,} at a time"
     if limit is None:
-        most = "as many at a time as there is room for; what the stack asks for has one of them"
+        most = "as many at a time as there is room for; the stack's totals count one"
     return f"{job.pod.name}: {job.completions:,} indexes, {most}"
 
 
@@ -232,7 +232,7 @@ def _collector(basis: StackBasis[BenchmarkConfig], jobs: Sequence[JobPlan]) -> P
     )
 
 
-# --- what they may reach -------------------------------------------------------------------------
+# --- network policies ----------------------------------------------------------------------------
 
 
 def _policies(
@@ -265,7 +265,7 @@ def _policies(
 
 
 def _downloads(configs: Sequence[BenchmarkConfig]) -> list[str]:
-    """Return what is downloaded in the pods of indexes, whose containers share their network."""
+    """Return what the pods of indexes download. Their containers share one network."""
     why: dict[str, None] = {}
     for config in configs:
         tokenizer = config.tokenizer.name

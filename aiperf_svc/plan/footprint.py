@@ -1,5 +1,5 @@
-"""The most that stacks take of a cluster at one time, and for how long, against the limits of their
-config (`deployment.limits`). Pure.
+"""The maximum that stacks take of a cluster at one time, and for how long, checked against the
+limits of their config (`deployment.limits`). Pure.
 """
 
 import math
@@ -24,7 +24,7 @@ SURGE = 0.25
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What is taken of a cluster, at most."""
+    """The maximum resources taken of a cluster."""
 
     nodes: int
     pods: int
@@ -36,18 +36,18 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_hours(self) -> float:
-        """All GPUs for the whole time."""
+        """Return the GPU hours if all GPUs are held the whole time."""
         return self.gpus * self.time_ns / HOUR_NS
 
     @property
     def as_json(self) -> dict[str, float]:
-        """The content of a JSON object, with the time in seconds."""
+        """Return the content of a JSON object, with the time in seconds."""
         found = msgspec.structs.asdict(self)
         return {**found, "time_s": found.pop("time_ns") / 1e9}
 
     @property
     def in_words(self) -> str:
-        """One line for reviewers."""
+        """Return one line for reviewers."""
         time = format_duration(self.time_ns)
         hours = f"({significant(self.gpu_hours, 3)} GPU-hours)"
         gpus = f", {count(self.gpus, 'GPU')} {hours}" if self.gpus else ""
@@ -59,8 +59,8 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def most_nodes(pods: Sequence[PodPlan], at_once: Mapping[str, int]) -> int:
-    """Return on how many nodes these pods run at most: those that their placement names, and one
-    for each pod that may run anywhere. `at_once` has the number of each pod, by its name."""
+    """Return the maximum number of nodes of these pods: those that their placement names, and one
+    for each pod that may run anywhere. `at_once` maps pod names to replicas."""
     named: set[str] = set()
     others = 0
     for pod in pods:
@@ -76,8 +76,8 @@ def most_nodes(pods: Sequence[PodPlan], at_once: Mapping[str, int]) -> int:
 def with_events(
     at_once: Mapping[str, int], events: Sequence[Event], target: PodPlan | None, deployment: str
 ) -> dict[str, int]:
-    """Return the most replicas of each pod, by its name, while the events of a load scale the
-    stack's own Deployments and restart its target, whose Deployment is called `deployment`."""
+    """Return the maximum replicas of each pod by name, while the events of a load scale the stack's
+    own Deployments and restart its target, whose Deployment is called `deployment`."""
     most, is_restarted = dict(at_once), False
     for event in events:
         is_own = event.deployment in (None, deployment)
@@ -91,8 +91,8 @@ def with_events(
 
 
 def with_autoscalers(at_once: Mapping[str, int], objects: Sequence[Json]) -> dict[str, int]:
-    """Return the most replicas of each pod, by its name, with the autoscalers among the objects of
-    a release."""
+    """Return the maximum replicas of each pod by name, with the autoscalers among the objects of a
+    release."""
     most = dict(at_once)
     for name, replicas in most_replicas(objects).items():
         most[name] = max(most[name], replicas)
@@ -110,8 +110,8 @@ def _nodes_of(pod: PodPlan) -> set[str]:
 
 
 def of_stacks(stacks: Sequence[Sequence[Footprint]], *, at_once: int) -> Footprint:
-    """Return the footprint of several members at the same time, each of which has one stack after
-    the other, or `at_once` of them."""
+    """Return the footprint of several members that run at the same time. Each member has one stack
+    after the other, or `at_once` of them."""
 
     def most(name: str) -> int:
         ordered = [sorted((getattr(each, name) for each in m), reverse=True) for m in stacks]
@@ -123,7 +123,7 @@ def of_stacks(stacks: Sequence[Sequence[Footprint]], *, at_once: int) -> Footpri
         gpus=most("gpus"),
         cpu_millis=most("cpu_millis"),
         memory_bytes=most("memory_bytes"),
-        # A stack may begin when the one before it has removed itself.
+        # A stack may begin once the previous one has removed itself.
         time_ns=max(
             -(-len(member) // at_once) * max(each.time_ns for each in member) for member in stacks
         ),
@@ -131,7 +131,7 @@ def of_stacks(stacks: Sequence[Sequence[Footprint]], *, at_once: int) -> Footpri
 
 
 def of_one_stack(shapes: Sequence[Footprint]) -> Footprint:
-    """Return the footprint of one stack that is changed from one of these shapes to the next."""
+    """Return the footprint of one stack that changes from each of these shapes to the next."""
     whole = of_stacks([shapes], at_once=1)
     return msgspec.structs.replace(whole, time_ns=max(each.time_ns for each in shapes))
 
@@ -144,11 +144,11 @@ LIMITS: Final[Mapping[str, tuple[str, Callable[[int], str]]]] = {
     "memory": ("memory_bytes", format_size),
     "time": ("time_ns", format_duration),
 }
-"""By the name of a limit: its field of a footprint, and how both are written."""
+"""Maps the name of a limit to its field of a footprint and the format of both values."""
 
 
 def check_limits(limits: Limits, found: Footprint) -> None:
-    """Raise ConfigError that names each limit that is exceeded, with both values."""
+    """Raise ConfigError naming each exceeded limit, with both values."""
     exceeded = [
         f"{name} {text(value)}, limit {text(limit)}"
         for name, (field, text) in LIMITS.items()

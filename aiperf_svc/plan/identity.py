@@ -1,7 +1,7 @@
 """Names and labels of the objects of one stack.
 
-Every name contains the stack's, so that several stacks can share a namespace. Every object has the
-stack's label, so that leftovers can be found without Pulumi's state.
+Every name contains the stack's name, so several stacks can share a namespace. Every object has the
+stack's label, so leftovers can be found without Pulumi's state.
 """
 
 import re
@@ -16,19 +16,19 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 NAME_LABEL, PRODUCT = "app.kubernetes.io/name", "aiperf-svc"
 """Label of this program's pods. Pods of a release have another value, or none."""
 JOB_LABEL = "batch.kubernetes.io/job-name"
-"""Label that Kubernetes gives to the pods of a Job."""
+"""Label that Kubernetes adds to the pods of a Job."""
 RUN_ID = "AIPERF_RUN_ID"
 """Variable of the services' pods."""
 TTL_ANNOTATION = "aiperf.dev/ttl-seconds"
 ANCHOR = "anchor"
-"""The first object in a namespace. In an existing namespace it owns all others."""
+"""The first object in a namespace. In an existing namespace it owns all other objects."""
 
 LEASE = "owner"
-"""The Lease that names the owner of the stack and who works on it."""
+"""The Lease that names the stack's owner and the user who currently works on it."""
 OWNER_ANNOTATION = "aiperf.dev/owner"
 """Annotation of the Lease: `user@host` of the last `pulumi up`."""
 RENEWED_ANNOTATION = "aiperf.dev/renewed"
-"""Annotation of the Lease: the last time at which the deadline's pod renewed it."""
+"""Annotation of the Lease: when the deadline's pod last renewed it."""
 
 _STACK_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
@@ -41,13 +41,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Version of this program."""
     label: str = ""
-    """Id that the objects carry if it is not that of the run: that of an experiment whose shapes
-    are runs of their own, so that an object that two shapes share does not change."""
+    """Id on the objects if it is not the run's: that of an experiment whose shapes are separate
+    runs, so an object that two shapes share does not change."""
 
     more_labels: dict[str, str] = {}
-    """Labels of the user for all objects and pods (`deployment.labels`)."""
+    """The user's labels for all objects and pods (`deployment.labels`)."""
     annotations: dict[str, str] = {}
-    """Annotations of the user for all objects and pods (`deployment.annotations`)."""
+    """The user's annotations for all objects and pods (`deployment.annotations`)."""
 
     def name(self, what: str) -> str:
         """Return the name of one of the stack's objects."""
@@ -78,12 +78,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stack_name_of(name: str) -> str:
-    """Return what of a run's name can be part of Kubernetes names."""
+    """Return the part of a run's name that Kubernetes names may contain."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def check_stack_name(stack: str) -> None:
-    """Raise ConfigError unless the stack's name can be part of Kubernetes names."""
+    """Raise ConfigError unless Kubernetes names may contain the stack's name."""
     if not _STACK_NAME.fullmatch(stack):
         raise ConfigError(
             f"the stack's name is {stack!r}; expected at most 40 lowercase letters, digits and "

@@ -1,7 +1,7 @@
-"""The pod of an index of a Job: the server under test beside all services that measure it.
+"""The pod of an index of a Job: the server under test, and all services that measure it.
 
-The services run as processes on one machine do. An init container prepares the start of the server,
-whose arguments and variables differ between the indexes of a Job, and its launcher starts it.
+The services run like processes on one machine. An init container prepares the start of the server,
+whose arguments and variables differ between the indexes of a Job; its launcher starts it.
 """
 
 import functools
@@ -36,19 +36,19 @@ KEY = "experiment.fan_out: jobs"
 COLLECTOR = "collector"
 INDEX = "index"
 SHAPES_ENV = "AIPERF_SHAPES"
-"""Variable of an index's pod: the number of the shape that each index of its Job runs."""
+"""Variable of an index's pod with the shape numbers of the indexes of its Job."""
 LAUNCH_DIR = "/aiperf-server"
-"""Folder of the launcher of an index's server, with its command and its outcome."""
+"""Folder of the launcher of an index's server, for its command and its outcome."""
 LAUNCHER = "server_launcher"
 LOOPBACK = "127.0.0.1"
 FAILURES = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
-"""Field with the number of attempts of an index that have failed."""
+"""Field with the number of failed attempts of an index."""
 COLLECTION_S = 120
-"""Longest time from the end of an index's load until the collector has its results."""
+"""Maximum time from the end of an index's load until the collector has its results."""
 LARGEST_LAUNCH = 16 * 2**20
-"""Limit of the folder of the launcher."""
+"""Size limit of the launcher's folder."""
 _KEYS = Group(INDEX, (Service.RECORD_PROCESSOR,), 1)
-"""The service whose CURVE key an index has."""
+"""The service whose CURVE key each index uses."""
 
 
 class Server(NamedTuple):
@@ -59,8 +59,8 @@ class Server(NamedTuple):
 
 
 def index_config(config: BenchmarkConfig) -> BenchmarkConfig:
-    """Return the config of a shape or trial with the server where the services of its index reach
-    it: in their own pod, and so with the layout of one machine. Raises ConfigError."""
+    """Return the config of a shape or trial with the server in the pod of its index, and thus with
+    the layout of one machine. Raises ConfigError."""
     deployment = config.deployment.model_copy(update={"layout": "compact"})
     url = resolve_url(config, LOOPBACK)
     return config.model_copy(
@@ -79,7 +79,7 @@ def index_topology(trials: Sequence[BenchmarkConfig]) -> Topology:
 
 def server_of(config: BenchmarkConfig) -> Server:
     """Return the server of an index whose shape has this config. Raises ConfigError."""
-    # The image is that of the pod's template.
+    # The template of the pod has the image.
     pod = target_pod(config, ImagePlan("", ""), listen=LOOPBACK)
     target = config.deployment.target
     if pod is None:
@@ -127,7 +127,7 @@ def check_index(config: BenchmarkConfig) -> None:
 def index_template(
     trials: Sequence[BenchmarkConfig], identity: Identity, image: ImagePlan
 ) -> PodPlan:
-    """Return the pod of an index, without what differs between those of a Job."""
+    """Return the pod of an index, without the parts that differ within a Job."""
     config = trials[0]
     topology = index_topology(trials)
     load = largest_load(config, trials)
@@ -155,7 +155,7 @@ def index_template(
         "AIPERF_LOG_FORMAT": "json",
     }
     memory = {Service.WORKER.value: worker_bytes(load, topology)}
-    asked = (
+    parts = (
         requests_of(config, g.name, memory_bytes=memory.get(g.name))
         for g in topology.groups
         for _ in range(g.replicas)
@@ -192,10 +192,10 @@ def index_template(
                 is_beside=True,
             ),
         ),
-        requests=with_storage(functools.reduce(operator.add, asked), volumes),
+        requests=with_storage(functools.reduce(operator.add, parts), volumes),
         placement=server.placement,
         sysctls=PORT_RANGE,
-        # A pod that gets SIGTERM sends the trials that have ended.
+        # A pod that receives SIGTERM sends the trials that have ended.
         grace_s=COLLECTION_S,
         ready_timeout_s=server.ready_timeout_s,
     )
@@ -204,7 +204,7 @@ def index_template(
 def index_pod(
     template: PodPlan, name: str, shapes: Sequence[int], retries: int, *, replicas: int
 ) -> PodPlan:
-    """Return the pod of a Job with these shapes, each of which is tried again `retries` times."""
+    """Return the pod of a Job with these shapes. Each may be retried `retries` times."""
     own = {SHAPES_ENV: ",".join(map(str, shapes)), "AIPERF_RETRIES": str(retries)}
     setup, server = template.preparations
     return msgspec.structs.replace(

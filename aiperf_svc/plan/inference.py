@@ -1,4 +1,4 @@
-"""The stack that measures an inference server, which is outside it or made with it."""
+"""The stack that measures an inference server inside or outside the stack."""
 
 import functools
 import re
@@ -45,7 +45,7 @@ class InferenceStack(StackKind[BenchmarkConfig]):
     """The sources of a target of kind release."""
 
     def check(self) -> None:
-        """Raise ConfigError for a secret in plain text, or one that no Secret can hold."""
+        """Raise ConfigError for a secret in plain text, or one that a Secret cannot hold."""
         endpoint = self.config.endpoint
         if endpoint.proxy_auth_env is not None:
             raise ConfigError(
@@ -61,7 +61,7 @@ class InferenceStack(StackKind[BenchmarkConfig]):
 
     def resolve(self, identity: Identity) -> BenchmarkConfig:
         """Return the config as the services read it: with the address of the target, and with the
-        variables of the keys in the pods."""
+        variables that hold the keys in the pods."""
         host = identity.name(HOST)
         return with_pod_keys(
             self.config.model_copy(

@@ -1,5 +1,5 @@
-"""The longest times of a stack's start and load, and what depends on them: the least TTL, and how
-long a drain of a node waits."""
+"""The longest times of a stack's start and load, and what depends on them: the minimum TTL, and how
+long the drain of a node waits."""
 
 import math
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ class DisruptionBudget(msgspec.Struct, frozen=True):
     """Budget that keeps the drain of a node waiting while the run needs its pods."""
 
     name: str
-    """Name that contains the run's id. Each run has a budget of its own, made when that run
+    """Name that contains the run's id. Each run has its own budget, created when the run
     starts."""
     hold: int | None
-    """Time in ns after its creation at which it is deleted; None: it stays until the stack is
+    """Time in ns from its creation until its deletion; None: it stays until the stack is
     gone."""
     leaves_out: tuple[str, ...] = ()
-    """Components whose pods may be evicted: what the run's own events evict."""
+    """Components whose pods may be evicted, because the run's own events evict them."""
 
 
 class LongestTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +33,13 @@ class LongestTimes(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     """Until every pod of the stack is ready: first the target's, then the services'."""
     load: int
-    """Time of the load, or of the steps on ranks, as far as the config bounds them."""
+    """Time of the load, or of the steps on ranks, as far as the config limits it."""
     is_bounded: bool = True
-    """Whether the config bounds the load. A number of requests has no bound."""
+    """Whether the config limits the load. A number of requests does not."""
     start_keys: str = "deployment.ready_timeout, deployment.target.ready_timeout"
-    """Keys of the config that bound the start."""
+    """Keys of the config that limit the start."""
     what: str = "load takes"
-    """What takes the time `load`, as the part of a sentence."""
+    """What takes the time `load`, as part of a sentence."""
 
 
 def load_times(config: BenchmarkConfig) -> LongestTimes:
@@ -59,8 +59,8 @@ def load_times(config: BenchmarkConfig) -> LongestTimes:
 
 
 def with_uptime(times: LongestTimes, config: BenchmarkConfig) -> LongestTimes:
-    """Return the longest times of a visit whose first load begins at an uptime of the target, which
-    its services may wait for."""
+    """Return the longest times of a visit whose first load begins at a given uptime of the target,
+    for which its services may have to wait."""
     blocks = config.experiment.blocks if config.experiment is not None else None
     if blocks is None or blocks.uptime is None:
         return times
@@ -73,7 +73,7 @@ def with_uptime(times: LongestTimes, config: BenchmarkConfig) -> LongestTimes:
 
 
 def step_times(deployment: Deployment, steps_ns: int) -> LongestTimes:
-    """Return the longest times of a benchmark whose steps on ranks take so long."""
+    """Return the longest times of a benchmark whose steps on ranks take `steps_ns`."""
     return LongestTimes(
         start=deployment.ready_timeout,
         load=steps_ns,
@@ -83,7 +83,7 @@ def step_times(deployment: Deployment, steps_ns: int) -> LongestTimes:
 
 
 def one_after_the_other(times: Sequence[LongestTimes]) -> LongestTimes:
-    """Return the longest times of a stack that starts for each of these in turn."""
+    """Return the longest times of a stack that starts separately for each of these."""
     if len(times) == 1:
         return times[0]
     return LongestTimes(
@@ -96,7 +96,7 @@ def one_after_the_other(times: Sequence[LongestTimes]) -> LongestTimes:
 
 
 def check_ttl(deployment: Deployment, times: LongestTimes) -> None:
-    """Raise ConfigError if the stack would delete itself before its load is over."""
+    """Raise ConfigError if the stack would delete itself before the end of its load."""
     ttl, start, load = deployment.ttl, times.start, times.load
     if ttl < start + load:
         raise ConfigError(
@@ -110,8 +110,8 @@ def check_ttl(deployment: Deployment, times: LongestTimes) -> None:
 def plan_budget(
     deployment: Deployment, times: LongestTimes, identity: Identity
 ) -> DisruptionBudget | None:
-    """Return the disruption budget of a stack that takes these times, all shapes of an experiment
-    included; None if drains do not wait."""
+    """Return the disruption budget of a stack with these times, which include all shapes of an
+    experiment; None if drains do not wait."""
     if not deployment.hold_drains:
         return None
     queued = deployment.longest_life - deployment.ttl
@@ -122,5 +122,5 @@ def plan_budget(
 
 
 def seconds(duration_ns: int) -> int:
-    """Return whole seconds, rounded up, as Kubernetes' timeouts take them."""
+    """Return whole seconds, rounded up, as required by timeouts in Kubernetes."""
     return math.ceil(duration_ns / SECOND_NS)

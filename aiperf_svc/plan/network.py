@@ -1,8 +1,8 @@
 """The NetworkPolicies of a stack, derived from the port map.
 
-Everything is denied to the stack's pods except what is listed here. Policies see the pods at both
-ends, never a Service's address, so ports are the pods' and peers are selected by label or range.
-Policies do not apply to pods in their node's own network, not even as sources.
+Everything that is not listed here is denied to the stack's pods. Policies see the pods at both
+ends, never a Service's address, so ports are those of pods, and labels or ranges select peers.
+Policies do not apply to pods in their node's network, not even as sources.
 """
 
 import ipaddress
@@ -24,11 +24,11 @@ from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.protocol.services import Service
 
 PREFLIGHT = "preflight"
-"""Component of the pod that the runner uses to check the way to the target."""
+"""Component of the pod with which the runner checks the connection to the target."""
 PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
-"""Label of the pods of Prometheus, by its operator and by its chart."""
+"""Label of Prometheus pods, by its operator and by its chart."""
 DNS_PORTS = (53, 5353)
-"""Ports of DNS servers; 5353 is the pod's port if a cluster's DNS runs without privileges."""
+"""Ports of DNS servers. 5353 is the pod's port if a cluster's DNS runs without privileges."""
 HTTPS_PORT = 443
 
 
@@ -39,7 +39,7 @@ class StackPods(msgspec.Struct, frozen=True, tag=True):
 
 
 class NamespacePods(msgspec.Struct, frozen=True, tag=True):
-    """Peers that are pods of a namespace; None is the stack's own. No labels: all of them."""
+    """Peers that are pods of a namespace; None: the stack's own. No labels: all of its pods."""
 
     namespace: str | None
     labels: dict[str, str] = {}
@@ -52,13 +52,13 @@ class LabelledPods(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReleasePods(msgspec.Struct, frozen=True, tag=True):
-    """Pods of the release that is the target: those of the stack's namespace that are not this
-    tool's own."""
+    """Pods of the release that is the target: the pods in the stack's namespace that are not this
+    tool's."""
 
     labels: dict[str, str] = {}
     is_labelled: bool = False
-    """Whether they have the stack's label. In a namespace that others use, only that or `labels`
-    tell them from others."""
+    """Whether they have the stack's label. In a shared namespace only that label or `labels`
+    identify them."""
 
 
 class Range(msgspec.Struct, frozen=True, tag=True):
@@ -86,7 +86,7 @@ class Policy(msgspec.Struct, frozen=True):
     ingress: tuple[Rule, ...] = ()
     egress: tuple[Rule, ...] = ()
     of_release: ReleasePods | None = None
-    """The pods of a release instead, which are not a component."""
+    """The pods of a release. They replace `components`."""
 
 
 Policies = tuple[tuple[Policy, ...], tuple[str, ...]]
@@ -100,7 +100,7 @@ def plan_policies(
     of_kind: Callable[[set[str]], tuple[list[Policy], list[str]]],
 ) -> Policies:
     """Return the policies, and notes for reviewers. `pods` includes target and deadline. `of_kind`
-    returns those of the kind of benchmark, given the pods that use their node's network."""
+    returns the policies of the kind of benchmark, given the pods in their node's network."""
     if not config.deployment.network_policies:
         return (), ("no NetworkPolicies: deployment.network_policies is off",)
     hosted = {pod.name for pod in pods if pod.placement.host_network}
@@ -120,7 +120,7 @@ def plan_policies(
 
 
 def usual_policies(config: Config) -> tuple[Policy, Policy]:
-    """Return the policies that every stack has: DNS for all pods, and the deadline's."""
+    """Return the policies of every stack: DNS for all pods, and the deadline's."""
     dns = Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))
     return (
         Policy("default", (), egress=(dns,)),
@@ -136,8 +136,8 @@ def api_server_rule(config: Config) -> Rule:
 def target_policies(
     config: BenchmarkConfig, topology: Topology, calls_api: bool, hosted: set[str]
 ) -> tuple[list[Policy], list[str]]:
-    """Return the policies for the way to an inference server, and notes for reviewers. `calls_api`:
-    pods of a release call the API server. `hosted` pods use their node's network."""
+    """Return the policies for connections to an inference server, and notes for reviewers.
+    `calls_api`: pods of a release call the API server. `hosted` pods use their node's network."""
     clients, reader = _clients(config, topology), _pod_of(Service.RECORDS_MANAGER, topology)
     to_targets, notes = _to_targets(config, clients, hosted)
     policies = [Policy("to-target", clients, egress=to_targets)]
@@ -153,9 +153,9 @@ def target_policies(
 
 
 def _clients(config: BenchmarkConfig, topology: Topology) -> tuple[str, ...]:
-    """Return the pods that reach the target at the port to which requests go: those that send them,
-    the one that reads its page of metrics and asks the questions of a quality gate, and the one
-    that calls its hooks if there are any."""
+    """Return the pods that connect to the port of the target's requests: those that send requests,
+    the one that reads its metrics and asks the questions of a quality gate, and the one that calls
+    its hooks, if any."""
     others: list[Service] = []
     has_pages = any(pool.port for pool in config.deployment.target.pools.values())
     is_reader = config.telemetry.target or config.quality is not None or has_pages
@@ -182,12 +182,12 @@ def _to_pages(
         if is_target and target.kind != "none":
             continue
         if is_target and target.pods:
-            # The port of a Service may be another one of its pods.
+            # The port of a Service may differ from the port of its pods.
             rule = Rule((NamespacePods(target.pods.namespace, target.pods.labels),))
             found = list[str]()
         else:
             remedy = f"an address in telemetry.{page.key}"
-            rule, found = _way(page.url, who=reader, remedy=remedy)
+            rule, found = _server_rule(page.url, who=reader, remedy=remedy)
         rules += [rule] if rule not in rules else []
         notes += [note for note in found if note not in notes]
     rules += map(_to_exporters, telemetry.exporters)
@@ -207,7 +207,7 @@ def _is_target(config: BenchmarkConfig, host: str) -> bool:
 
 
 def _own_pages(config: BenchmarkConfig) -> tuple[int, ...]:
-    """Return the further ports of the stack's own target on which the config names pages."""
+    """Return the other ports of the stack's own target from which the config reads metrics."""
     target = config.deployment.target
     if target.kind in ("none", "release"):
         return ()
@@ -221,29 +221,29 @@ class OutsideUrl(msgspec.Struct, frozen=True):
 
     url: str
     remedy: str
-    """What allows less than every address, such as `an address in workload.url`."""
+    """Key that narrows the rule to fewer addresses, such as `an address in workload.url`."""
 
 
 def rank_policies(
     hosted: set[str], outside: tuple[OutsideUrl, ...]
 ) -> tuple[list[Policy], list[str]]:
-    """Allow everything between ranks: tools choose their ports, and not all traffic has any. And
-    the way to servers outside, if there are any."""
-    way = (Rule(_pods((RANK_POD,), hosted)),)
+    """Allow all traffic between ranks, since tools choose their ports and some traffic has none.
+    Also allow connections to the servers outside, if any."""
+    between = (Rule(_pods((RANK_POD,), hosted)),)
     rules, notes = list[Rule](), list[str]()
     for each in outside:
-        rule, found = _way(each.url, who="ranks", remedy=each.remedy)
+        rule, found = _server_rule(each.url, who="ranks", remedy=each.remedy)
         rules.append(rule)
         notes += found
-    return [Policy("ranks", (RANK_POD,), ingress=way, egress=(*way, *rules))], notes
+    return [Policy("ranks", (RANK_POD,), ingress=between, egress=(*between, *rules))], notes
 
 
 def _between_services(config: Config, topology: Topology, hosted: set[str]) -> list[Policy]:
-    """Allow the services to connect to the pods that bind ports, and there each client to its own
-    ports. The pod that has the results also serves them."""
+    """Allow the services to connect to the pods that bind ports, each client to its own ports. The
+    pod that has the results also serves them."""
     pod_of = {service: g.name for g in topology.groups for service in g.services}
     ingress: dict[str, list[Rule]] = {}
-    for (binder, clients), ports in sorted(_ways(topology, pod_of).items()):
+    for (binder, clients), ports in sorted(_connections(topology, pod_of).items()):
         ingress.setdefault(binder, []).append(Rule(_pods(clients, hosted), ports))
     sides = ([n for n in ingress if n not in hosted], [n for n in ingress if n in hosted])
     egress = tuple(
@@ -263,24 +263,24 @@ def _between_services(config: Config, topology: Topology, hosted: set[str]) -> l
     ]
 
 
-def _ways(
+def _connections(
     topology: Topology, pod_of: dict[Service, str]
 ) -> dict[tuple[str, tuple[str, ...]], tuple[int, ...]]:
     """Map (binding pod, connecting pods) to ports. Ports with the same clients are one rule."""
-    ways: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
+    found: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
     for port, services in CONNECTED_BY.items():
         if port is Port.RAW_DIRECT and topology.raw_route == "proxy":
             continue
         binder = pod_of[BOUND_BY[port]]
-        # Services of one pod reach each other without the network, replicas of it do not.
+        # Services of one pod connect without the network; replicas of a service do not.
         clients = tuple(sorted({pod_of[service] for service in services} - {binder}))
         if clients:
-            ways[binder, clients] = (*ways.get((binder, clients), ()), int(port))
-    return ways
+            found[binder, clients] = (*found.get((binder, clients), ()), int(port))
+    return found
 
 
 def results_rule(config: Config) -> Rule:
-    """Return who may read the results."""
+    """Return the rule that admits readers of the results."""
     peers: tuple[Peer, ...] = tuple(map(Range, config.deployment.results.allow_cidrs))
     if peers and config.deployment.monitoring != "none":
         peers += (LabelledPods(PROMETHEUS),)
@@ -307,7 +307,7 @@ def _release(
     config: BenchmarkConfig, clients: tuple[str, ...], calls_api: bool, hosted: set[str]
 ) -> list[Policy]:
     """Return the policies of a release's pods: traffic with each other, from the clients, and with
-    what `admit` names. All ports are allowed: those behind its Services are unknown."""
+    the peers in `admit`. All ports are allowed: those behind its Services are unknown."""
     target, within = config.deployment.target, _within_release(config)
     ingress = (Rule(_pods(clients, hosted)), within)
     egress = [within, Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))]
@@ -324,7 +324,7 @@ def _release(
 
 
 def _within_release(config: BenchmarkConfig) -> Rule:
-    """Return the rule for the pods of the release and those that it admits."""
+    """Return the rule for the pods of the release and the peers that it admits."""
     admitted = (
         NamespacePods(each.namespace, each.labels) for each in config.deployment.target.admit
     )
@@ -335,13 +335,13 @@ def _release_pods(config: BenchmarkConfig) -> tuple[ReleasePods, ...]:
     deployment = config.deployment
     if deployment.namespace.mode != "existing":
         return (ReleasePods(),)
-    # The templates in its manifests have the stack's label. Pods that an operator makes may not.
+    # Templates in its manifests have the stack's label. Pods created by an operator may not.
     pools = (ReleasePods(pool.labels) for pool in deployment.target.pools.values())
     return (ReleasePods(is_labelled=True), *pools)
 
 
 def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], tuple[str, ...]]:
-    """Allow downloads of public datasets, tokenizers and tasks to the pods that use them."""
+    """Allow the pods that use public datasets, tokenizers and tasks to download them."""
     users: set[Service] = set()
     why = []
     if config.dataset.public:
@@ -362,34 +362,34 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
 
 
 def is_on_hub(tokenizer: str | None) -> bool:
-    """Return whether a tokenizer's name is that of a hub, and not of a file."""
+    """Return whether a tokenizer's name refers to a hub rather than to a file."""
     return tokenizer is not None and not tokenizer.startswith(("/", "."))
 
 
 def upload_policies(config: Config, topology: Topology) -> tuple[list[Policy], list[str]]:
-    """Allow the way to the bucket of the results to the pod that has them, and to preflight, whose
-    pods these policies select in a namespace where the stack exists already."""
+    """Allow uploads of results to the bucket: for the pod that has them, and for preflight, whose
+    pods these policies select in a namespace where the stack already exists."""
     s3 = config.artifacts.s3
     if s3 is None:
         return [], []
     pod = _pod_of(Service.RECORDS_MANAGER, topology)
     url, key = s3.endpoint_url or "https://amazonaws.com", "artifacts.s3.egress_cidrs"
-    rule, notes = _way(url, s3.egress_cidrs, who=pod, remedy=key)
+    rule, notes = _server_rule(url, s3.egress_cidrs, who=pod, remedy=key)
     return [Policy("upload", (pod, PREFLIGHT), egress=(rule,))], notes
 
 
 def _to_targets(
     config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]
 ) -> tuple[tuple[Rule, ...], list[str]]:
-    """Allow the connections from the clients to each address of the target, as narrowly as it is
-    known in advance."""
+    """Allow connections from the clients to each address of the target, as narrowly as its address
+    is known in advance."""
     target = config.deployment.target
     if target.kind == "release":
         own = _within_release(config)
         if is_bare_name(address_of(config.endpoint.url).host) or target.admit:
             return (own,), []
         key = "deployment.target.admit"
-        rule, notes = _way(config.endpoint.url, who="workers", remedy=key)
+        rule, notes = _server_rule(config.endpoint.url, who="workers", remedy=key)
         return (own, rule), notes
     if target.kind != "none":
         return (Rule(_pods((HOST,), hosted), (target.port,)),), []
@@ -398,7 +398,7 @@ def _to_targets(
         return (Rule((peer,), (target.pods.port,) if target.pods.port else ()),), []
     rules, notes = list[Rule](), list[str]()
     for url in config.endpoint.first_hops:
-        rule, found = _way(
+        rule, found = _server_rule(
             url,
             target.egress_cidrs,
             who=" and ".join(("workers", *clients[2:])),
@@ -410,11 +410,11 @@ def _to_targets(
     return tuple(rules), notes
 
 
-def _way(
+def _server_rule(
     url: str, cidrs: tuple[str, ...] = (), *, who: str, remedy: str, pods_remedy: str = ""
 ) -> tuple[Rule, list[str]]:
-    """Return the rule for a server, and notes for reviewers. `remedy` is the key that names address
-    ranges, `pods_remedy` the one that names pods."""
+    """Return the rule for a server, and notes for reviewers. `remedy` is the key of address ranges,
+    `pods_remedy` the key of pods."""
     host, port, _ = address_of(url)
     if cidrs:
         return Rule(tuple(map(Range, cidrs)), (port,)), []
@@ -430,7 +430,7 @@ def _way(
         return Rule((NamespacePods(labels[1]),)), [f"{note}; narrow it with {pods_remedy}"]
     note = f"{who} may reach port {port} of every address, for {host}; narrow it with {remedy}"
     if len(labels) == 2 and pods_remedy != remedy:
-        # A policy sees the pods behind a Service, whose port may differ.
+        # A policy applies to the pods behind a Service, whose port may differ.
         note += f", or, if it is Service {labels[0]} of namespace {labels[1]}, with {pods_remedy}"
     return Rule(ports=(port,)), [note]
 
@@ -441,6 +441,6 @@ def is_bare_name(host: str) -> bool:
 
 
 def _pods(components: tuple[str, ...], hosted: set[str]) -> tuple[Peer, ...]:
-    """Return peers for these pods. If one of them uses its node's address, all peers are allowed;
+    """Return these pods as peers. If one of them uses its node's address, all peers are allowed;
     CURVE and the token still protect the ports."""
     return () if hosted & set(components) else (StackPods(components),)

@@ -1,4 +1,4 @@
-"""What each pod of the services requests and where it runs: the config's keys, else defaults."""
+"""Resources and placement of each pod of the services: the config's keys, else defaults."""
 
 import math
 
@@ -16,12 +16,12 @@ LARGE_CONNECTION_BYTES = 192 * 2**10
 WORKER_BASE_BYTES = 256 * 2**20
 _MI = 2**20
 SCRATCH_BYTES = 1024 * _MI
-"""Limit of a folder in which a pod keeps little. It reserves nothing, and stops a pod that writes
-too much."""
+"""Size limit of folders in which a pod stores little. It reserves nothing, and stops a pod that
+writes too much."""
 LOG_BYTES = 256 * _MI
-"""Room for a pod's log, which counts as its storage: the kubelet keeps 50 MiB of each container."""
+"""Limit of a pod's log, which counts as its storage: the kubelet keeps 50 MiB per container."""
 STORAGE_SHARE = 10
-"""Divisor of a pod's storage limit for its request: a run seldom writes more, and a node has disk
+"""A pod requests its storage limit divided by this: a run seldom writes more, and a node has disk
 for many pods."""
 _DEFAULTS: dict[str, tuple[int, int]] = {
     "control": (2000, 3072 * _MI),
@@ -49,20 +49,20 @@ BESIDE_RANKS_CPU: dict[str, int] = {
     "records-manager": 100,
     "record-processor": 250,
 }
-"""Millicores of the services of a workload on ranks: they pass on a few messages a second, and read
+"""Millicores of the services of a workload on ranks. They pass on a few messages a second and read
 output after its step has ended. So a small node has room for the ranks."""
 
 
 def in_pods(deployment: Deployment) -> Deployment:
-    """Return the deployment as the services in pods read it. Pods start at different times, since
-    each waits for its image and a node, so registration may take as long as a pod's start."""
+    """Return the deployment for services in pods. Pods start at different times, since each waits
+    for its image and a node, so registration may take as long as a pod's start."""
     longest_start = max(deployment.registration_timeout, deployment.ready_timeout)
     return deployment.model_copy(update={"registration_timeout": longest_start})
 
 
 def download_bytes(config: BenchmarkConfig) -> int:
-    """Return the room for a download. One of two folders holds it both while it arrives and when it
-    is complete."""
+    """Return the disk space of a download, for one of two folders. It holds the download while it
+    arrives and when it is complete."""
     return 2 * config.dataset.max_download if config.dataset.public else 0
 
 
@@ -77,7 +77,7 @@ def requests_of(
     config: Config, name: str, *, cpu_millis: int | None = None, memory_bytes: int | None = None
 ) -> Requests:
     """Return the requests of a pod by its name, without its disk. `cpu_millis` and `memory_bytes`
-    replace its defaults."""
+    replace the defaults."""
     cpu, memory = _DEFAULTS[name]
     own = own_settings(config, name)
     return Requests(
@@ -86,10 +86,10 @@ def requests_of(
 
 
 def with_storage(requests: Requests, volumes: tuple[Volume, ...]) -> Requests:
-    """Return the same requests with the disk that the folders and the log may take."""
+    """Return the same requests with the disk limits of the folders and the log."""
     limit = LOG_BYTES + sum(each.size_bytes for each in volumes if each.kind == "scratch")
-    asked = math.ceil(limit / STORAGE_SHARE / _MI) * _MI
-    return msgspec.structs.replace(requests, storage_bytes=asked, storage_limit_bytes=limit)
+    requested = math.ceil(limit / STORAGE_SHARE / _MI) * _MI
+    return msgspec.structs.replace(requests, storage_bytes=requested, storage_limit_bytes=limit)
 
 
 def placement_of(config: Config, name: str) -> Placement:
@@ -101,5 +101,5 @@ _NO_SETTINGS = Pod()
 
 
 def own_settings(config: Config, name: str) -> Pod:
-    """Return the keys of `deployment.pods` for a pod."""
+    """Return the keys of `deployment.pods` for a pod; the defaults if it has none."""
     return config.deployment.pods.get(name, _NO_SETTINGS)

@@ -1,4 +1,4 @@
-"""What a pod of a stack is: its containers, volumes, resources, permissions and placement.
+"""The plan of a stack's pod: its containers, volumes, resources, permissions and placement.
 
 `stack/` turns each PodPlan into a Deployment or into StatefulSets without deciding anything.
 """
@@ -15,18 +15,17 @@ from aiperf_svc.config.placement import Gpu, Placement
 HOSTNAME = "kubernetes.io/hostname"
 """Label of a node with its name."""
 VISIT_ANNOTATION = "aiperf.dev/visit"
-"""Annotation that differs in each visit of an experiment in blocks that starts its target
-again."""
+"""Annotation that differs in each visit of a blocked experiment that restarts its target."""
 COURIER = "courier"
-"""Name of a service's container that shares its pod with a workload's."""
+"""Name of the service's container in a pod with a workload's container."""
 
 NETWORK = "network"
-"""Name of a container beside a target, by which events disturb what its pod sends."""
+"""Name of the container beside a target through which events disturb the pod's traffic."""
 
 USER = 65_532
-"""Numeric user id of pods, so that the kubelet can verify that it is not root."""
+"""Numeric user id of pods, so the kubelet can verify that it is not root."""
 GRACE_S = 30
-"""Seconds between SIGTERM and SIGKILL; the services need 5 s to end in order."""
+"""Seconds between SIGTERM and SIGKILL; services need 5 s to shut down."""
 OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
 OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
 """Keep service meshes out: a sidecar would keep pods alive and add latency to the measurement."""
@@ -48,22 +47,22 @@ class Volume(msgspec.Struct, frozen=True):
     ]  # fmt: skip
     """`scratch` is an empty folder on the node, `memory` one in its memory; `annotations` holds one
     file with an annotation of the pod; `claim` is a PersistentVolumeClaim of each pod,
-    `shared-claim` one of all replicas, `existing-claim` one that others have made; `host-path` is a
+    `shared-claim` one of all replicas, `existing-claim` one created elsewhere; `host-path` is a
     folder of the node, `image` the files of an image."""
     size_bytes: int = 0
-    """Limit of a scratch or memory volume; 0: none. A pod that exceeds it is evicted. Of a claim:
-    what it requests."""
+    """Size limit of a scratch or memory volume; 0: none. A pod that exceeds it is evicted. For a
+    claim: its requested size."""
     source: str = ""
     """Folder of a host-path, storage class of a claim (empty: the cluster's default), name of an
-    existing claim or of an annotation, reference of an image."""
+    existing claim or an annotation, reference of an image."""
     is_read_only: bool = False
-    """True if the containers cannot write to it; those of config and keys never can."""
+    """True if it is read-only for the containers. Volumes of config and keys always are."""
     items: tuple[str, ...] = ()
-    """Files of the keys that the pod gets; it gets no others."""
+    """Files of the keys that the pod receives."""
 
 
 class SecretKey(msgspec.Struct, frozen=True):
-    """One value of one of the stack's Secrets. `keys` is made by the stack; the others hold the
+    """One value of one of the stack's Secrets. The stack generates `keys`. The others hold the
     user's values for the target, for pages of metrics, for the bucket of the results and for a
     workload's commands."""
 
@@ -72,14 +71,14 @@ class SecretKey(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Readiness probe of a pod: HTTP if there is a path, else an open port."""
+    """Readiness probe of a pod: HTTP if it has a path, else an open port."""
 
     port: int
     path: str | None = None
 
 
 class ImagePlan(msgspec.Struct, frozen=True):
-    """A container image and how it is fetched."""
+    """A container image and its pull settings."""
 
     name: str
     pull_policy: str
@@ -87,28 +86,28 @@ class ImagePlan(msgspec.Struct, frozen=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """Resources that a container requests. The memory is its limit as well."""
+    """Resources that a container requests. The memory request is also the limit."""
 
     cpu_millis: int
     memory_bytes: int
     cpu_limit_millis: int | None = None
     gpu: Gpu | None = None
     storage_bytes: int = 0
-    """Request of the node's disk: scratch volumes, logs and what is written into the root file
+    """Requested disk of the node: scratch volumes, logs and files written into the root file
     system."""
     storage_limit_bytes: int = 0
-    """Limit of the node's disk; 0: no limit and no request."""
+    """Disk limit on the node; 0: no limit and no request."""
     devices: dict[str, int] = {}
     """Extended resources, such as those of RDMA devices."""
 
     @property
     def gpu_count(self) -> int:
-        """Number of GPUs: those of the config's `gpu`, and of devices that are called so."""
+        """Number of GPUs: the config's `gpu`, and extended resources named like GPUs."""
         named = (n for name, n in self.devices.items() if name.endswith("/gpu"))
         return (self.gpu.count if self.gpu else 0) + sum(named)
 
     def __add__(self, other: "Requests") -> "Requests":
-        """Return what two containers of one pod request together."""
+        """Return the requests of two containers of one pod together."""
         limits = (self.cpu_limit_millis, other.cpu_limit_millis)
         return Requests(
             self.cpu_millis + other.cpu_millis,
@@ -125,7 +124,7 @@ class Requests(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container runs, and with what."""
+    """The program of a container, with its arguments and environment."""
 
     name: str
     image: ImagePlan
@@ -145,102 +144,101 @@ class ContainerPlan(Program, frozen=True, kw_only=True):
     """A container of a pod."""
 
     capabilities: tuple[str, ...] = ()
-    """Linux capabilities that it keeps; all others are dropped."""
+    """Linux capabilities that the container keeps; all others are dropped."""
     is_beside: bool = False
-    """Of a preparation: it runs beside the containers that follow, until the last of them has ended
-    (a native sidecar)."""
+    """Init containers only: it keeps running beside the following containers, until the last of
+    them has ended (a native sidecar)."""
 
 
 ProgramT = TypeVar("ProgramT", bound=Program)
 
 
 class PodSet(msgspec.Struct, frozen=True):
-    """Pods with stable names: those of one StatefulSet."""
+    """Pods of one StatefulSet, which have stable names."""
 
     name: str
     replicas: int
     node: str = ""
-    """Name of the one node on which they run; empty: any that the placement allows."""
+    """Name of the only node on which they run; empty: any node that the placement allows."""
     service_id: str = ""
-    """Id of the service of a set with one pod; empty: the pod's name."""
+    """Id of the service if the set has one pod; empty: the pod's name."""
 
 
 class PodPlan(Program, frozen=True, kw_only=True):
-    """Pod of one Deployment, or of StatefulSets, and what its own container runs."""
+    """Pod of one Deployment, or of StatefulSets, and the program of its own container."""
 
     replicas: int
     sidecars: tuple[ContainerPlan, ...] = ()
-    """Containers beside the service's own, which is named after the pod unless there are any."""
+    """Containers beside the service's own, which is named after the pod unless this is set."""
     preparations: tuple[ContainerPlan, ...] = ()
-    """Init containers, one after the other."""
+    """Init containers, in order."""
     sets: tuple[PodSet, ...] = ()
-    """StatefulSets that hold the replicas; empty: a Deployment does."""
+    """StatefulSets that hold the replicas; empty: a Deployment holds them."""
     replicas_on: Literal["any", "apart", "together"] = "any"
-    """Whether the replicas must be on different nodes, or on one."""
+    """Whether the replicas must run on different nodes, or on one node."""
     scheduler: str | None = None
     labels: dict[str, str] = {}
     ports: dict[str, int] = {}
-    """Ports that the pod binds, and those of its Service if it has one."""
+    """Ports that the pod binds. They are also those of its Service, if it has one."""
     has_service: bool = False
-    """True if the pod is reached by a stable name."""
+    """True if a stable name leads to the pod."""
     probe: Probe | None = None
     """Readiness probe; None: the pod is ready as soon as it runs."""
     ready_file: str | None = None
-    """File that the pod makes when it has done its work for the first time; only then is it
-    ready."""
+    """File that the pod creates once its first work is done. Until then it is not ready."""
     placement: Placement
     annotations: dict[str, str] = {}
     sysctls: dict[str, str] = {}
     grace_s: int = GRACE_S
     """Seconds between SIGTERM and SIGKILL."""
     calls_api: bool = False
-    """True if the pod gets a ServiceAccount's token."""
+    """True if the pod has a ServiceAccount token."""
     shares_processes: bool = False
-    """True if the containers share a PID namespace, so that no server is its first process."""
+    """True if the containers share a PID namespace, so no server has PID 1."""
     rollout: Literal["Recreate", "RollingUpdate"] = "Recreate"
     """How a Deployment replaces its pods."""
     ready_timeout_s: int
 
     @property
     def containers(self) -> tuple[ContainerPlan, ...]:
-        """The containers that run beside each other."""
+        """Containers that run at the same time."""
         program = {name: getattr(self, name) for name in Program.__struct_fields__}
         name = COURIER if self.sidecars else self.name
         return (ContainerPlan(**program | {"name": name}), *self.sidecars)
 
     @property
     def images(self) -> tuple[ImagePlan, ...]:
-        """The images of all containers, each once."""
+        """Distinct images of all containers."""
         found = (each.image for each in (*self.preparations, *self.containers))
         return tuple(dict.fromkeys(found))
 
     @property
     def image_names(self) -> tuple[str, ...]:
-        """The names of the images of all containers and volumes, each once."""
+        """Distinct image names of all containers and volumes."""
         mounted = (volume.source for volume in self.all_volumes if volume.kind == "image")
         return tuple(dict.fromkeys((*(image.name for image in self.images), *mounted)))
 
     @property
     def all_volumes(self) -> tuple[Volume, ...]:
-        """The volumes of all containers, each once."""
+        """Distinct volumes of all containers."""
         every = (*self.containers, *self.preparations)
         return tuple({v.name: v for each in every for v in each.volumes}.values())
 
     @property
     def total(self) -> Requests:
-        """What one replica requests."""
+        """Requests of one replica."""
         beside = (each for each in self.preparations if each.is_beside)
         return functools.reduce(operator.add, (e.requests for e in (*self.containers, *beside)))
 
     @property
     def size(self) -> tuple[int, float]:
-        """Its GPUs, and then a measure of CPU and memory, to compare it with other pods."""
+        """Number of GPUs, then a measure of CPU and memory, for comparison with other pods."""
         requests = self.total
         return requests.gpu_count, requests.cpu_millis / 1000 + requests.memory_bytes / 2**32
 
 
 def with_images(pod: PodPlan, rename: Callable[[str], str]) -> PodPlan:
-    """Return the pod with other names of its images."""
+    """Return the pod with renamed images."""
     return msgspec.structs.replace(
         _renamed(pod, rename),
         sidecars=tuple(_renamed(each, rename) for each in pod.sidecars),
@@ -261,14 +259,14 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An Indexed Job. Its pods share one template."""
 
     pod: PodPlan
-    """Its replicas are the indexes that run at the same time when the Job begins: at least one, and
-    one if only the cluster's room limits them."""
+    """Its replicas are the indexes that run at the same time when the Job begins. At least one; one
+    if only the cluster's room limits them."""
     shapes: tuple[int, ...]
-    """Numbers of the shapes of the experiment that its indexes run."""
+    """Numbers of the experiment's shapes that its indexes run."""
     retries: int
-    """Number of times that an index that fails is tried again."""
+    """Number of retries of an index that fails."""
     deadline_s: int
-    """Longest time of a pod on its node."""
+    """Maximum time of a pod on its node."""
 
     @property
     def completions(self) -> int:

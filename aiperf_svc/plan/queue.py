@@ -1,16 +1,16 @@
 """A stack as one group of pods in a queue of Kueue.
 
-Kueue admits the pods of a group together, or none of them, so that two stacks never hold half of
-the cluster each. All pods but the deadline's are in the group: that one must run while the others
-wait. No pod of the group runs before all of them exist, so no object may be created only when
-another one's pod is ready.
+Kueue admits the pods of a group together or not at all, so two stacks never hold half of the
+cluster each. All pods except the deadline's are in the group: the deadline's must run while the
+others wait. No pod of the group runs before all of them exist, so the creation of an object must
+not depend on another pod's readiness.
 
     labels       kueue.x-k8s.io/queue-name, kueue.x-k8s.io/pod-group-name
     annotations  kueue.x-k8s.io/pod-group-total-count
-                 kueue.x-k8s.io/retriable-in-group: "false", so that Kueue waits for no replacement
-                 of pods that have ended
+                 kueue.x-k8s.io/retriable-in-group: "false", so Kueue waits for no replacements of
+                 ended pods
 
-Pods that are deleted before they have run keep Kueue's finalizer until the Workload of the group is
+Pods that are deleted before they have run keep Kueue's finalizer until the group's Workload is
 deleted, so the removal of a stack deletes it (`adapters/cluster/teardown/removal.py`).
 """
 
@@ -28,7 +28,7 @@ from aiperf_svc.plan.stack_kind import KindPods
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 MANAGED_LABEL = "kueue.x-k8s.io/managed"
-"""Label that Kueue's webhook adds to the pods that it manages, and the name of its finalizer."""
+"""Label that Kueue's webhook adds to managed pods, and the name of its finalizer."""
 TOTAL_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
 RETRIABLE_ANNOTATION = "kueue.x-k8s.io/retriable-in-group"
 WORKLOADS = ("kueue.x-k8s.io", "workloads")
@@ -36,12 +36,12 @@ WORKLOADS = ("kueue.x-k8s.io", "workloads")
 KUEUE = f"/apis/{WORKLOADS[0]}/v1beta1"
 """Path of that group."""
 GATE = "kueue.x-k8s.io/admission"
-"""Scheduling gate of a pod that is not admitted yet."""
+"""Scheduling gate of a pod that is not yet admitted."""
 MOST_TEMPLATES = 8
-"""Most different pods of a group: Kueue's limit on the pod sets of a Workload."""
+"""Maximum number of different pods in a group: Kueue's limit on the pod sets of a Workload."""
 OPERATIONS = 16
-"""Operations of Pulumi at the same time: each Deployment of the group must be created while it
-waits for the others. Its own number depends on the cores of the machine."""
+"""Number of parallel operations of Pulumi: it creates the Deployments of the group together, since
+each waits for the others. Pulumi's default depends on the number of cores."""
 
 
 class QueuePlan(msgspec.Struct, frozen=True):
@@ -59,8 +59,8 @@ class QueuePlan(msgspec.Struct, frozen=True):
 def plan_queue(
     deployment: Deployment, identity: Identity, made: KindPods, *, has_shapes: bool
 ) -> tuple[QueuePlan | None, KindPods]:
-    """Return the queue of a stack, and its pods with the marks of the group. `has_shapes`: the
-    stack is changed from one shape to the next. Raises ConfigError for a stack that cannot be one
+    """Return the queue of a stack, and its pods with the labels of the group. `has_shapes`: the
+    stack changes from one shape to the next. Raises ConfigError for a stack that cannot be one
     group."""
     if deployment.queue is None:
         return None, made
@@ -85,7 +85,7 @@ def plan_queue(
         )
     else:
         total = sum(pod.replicas for pod in pods)
-        # Another run is another group: Kueue allows no change of one.
+        # Every run has its own group: Kueue allows no change of one.
         group = f"{identity.name('benchmark')}-{identity.run_id[:8]}"
         queue = QueuePlan(deployment.queue, group, total, seconds(deployment.queue_timeout))
         return queue, made.changed(partial(_marked, queue=queue))
@@ -101,6 +101,6 @@ def _marked(pod: PodPlan, queue: QueuePlan) -> PodPlan:
             TOTAL_ANNOTATION: str(queue.pods),
             RETRIABLE_ANNOTATION: "false",
         },
-        # Kubernetes and Pulumi count from the creation.
+        # Kubernetes and Pulumi count the time from the creation.
         ready_timeout_s=pod.ready_timeout_s + queue.timeout_s,
     )

@@ -1,7 +1,7 @@
 """The pods of a workload's ranks: a courier, which is a worker, beside the workload's container.
 
-Both share one folder, in which an init container has put the loop that runs commands. The pods have
-stable names, so they are those of StatefulSets.
+Both share one folder, where an init container puts the loop that runs commands. The pods belong to
+StatefulSets, since they need stable names.
 """
 
 from dataclasses import dataclass
@@ -37,23 +37,23 @@ from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
 from aiperf_svc.plan.topology import Facts, Topology, plan_ranks
 
 RANK_DIR = "/rank"
-"""Folder that courier and rank share, at the same path in both."""
+"""Folder shared by courier and rank, at the same path in both."""
 VOLUME_DIR = "/volume"
 """Folder that a disk benchmark measures."""
 NETWORK_DIR = "/etc/aiperf-network"
 NETWORK_FILE = "status"
 NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
-"""Annotation in which Multus writes the pod's interfaces and addresses."""
+"""Annotation to which Multus writes the pod's interfaces and addresses."""
 DEFAULT_NETWORK = "v1.multus-cni.io/default-network"
 RANK_BYTES = 8 * 2**30
-"""Limit of the shared folder: the files of a step and what its commands print."""
+"""Limit of the shared folder, which holds the files and the output of a step."""
 SHM_SHARE = 2
-"""Divisor of a rank's memory for its /dev/shm. A container's own is 64 MiB, too little for what MPI
-and PyTorch share between processes."""
+"""A rank's /dev/shm is its memory divided by this. A container's default is 64 MiB, too little for
+the data that MPI and PyTorch share between processes."""
 
 
 class RankNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a workload needs of a stack."""
+    """Requirements of a workload for its stack."""
 
     count: int
     """Number of ranks."""
@@ -62,7 +62,7 @@ class RankNeeds(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     """Linux capabilities of the ranks."""
     outside: tuple[OutsideUrl, ...] = ()
-    """Servers outside the stack that the ranks reach."""
+    """Servers outside the stack that the ranks connect to."""
     notes: tuple[str, ...] = ()
     """Notes for reviewers."""
 
@@ -112,13 +112,13 @@ def rank_pod(
     needs: RankNeeds,
     identity: Identity,
 ) -> PodPlan:
-    """Return the pod of the ranks, made of the pod that the courier would have as a worker."""
+    """Return the pod of the ranks, based on the pod that the courier would have as a worker."""
     ranks = config.deployment.ranks
-    asked = msgspec.structs.replace(requests_of(config, RANK_POD), devices=ranks.devices)
+    requested = msgspec.structs.replace(requests_of(config, RANK_POD), devices=ranks.devices)
     volume = _volume(ranks.volume or RankVolume())
     shared = Volume("rank", RANK_DIR, "scratch", RANK_BYTES)
     image = ImagePlan(needs.image, courier.image.pull_policy, courier.image.pull_secrets)
-    env = _place_env(ranks, asked)
+    env = _courier_env(ranks, requested)
     placement, annotations = courier.placement, own_settings(config, RANK_POD).annotations
     if ranks.host_network:
         placement = placement.model_copy(update={"host_network": True})
@@ -132,7 +132,7 @@ def rank_pod(
         env["AIPERF_RANK_NETWORK"] = network.name
         env["AIPERF_NETWORK_STATUS"] = f"{NETWORK_DIR}/{NETWORK_FILE}"
     labels, gang = _gang(ranks, needs.count, identity)
-    # Linux gives capabilities only to root; a folder of a node usually is root's.
+    # Linux gives capabilities only to root, and root usually owns the folder of a node.
     is_root = bool(needs.capabilities) or volume.kind == "host-path"
     folder = _preparation(courier, "folder", (shared,), env, is_root)
     preparations = [folder]
@@ -141,16 +141,16 @@ def rank_pod(
         mtu = _preparation(courier, "mtu", status, wanted, is_root=True)
         preparations.append(msgspec.structs.replace(mtu, capabilities=("NET_ADMIN",)))
     scratch = Volume("rank-tmp", "/tmp", "scratch", SCRATCH_BYTES)
-    memory = Volume("shm", "/dev/shm", "memory", asked.memory_bytes // SHM_SHARE)
+    memory = Volume("shm", "/dev/shm", "memory", requested.memory_bytes // SHM_SHARE)
     rank = ContainerPlan(
         name=RANK_POD,
         image=image,
         command=("sh", f"{RANK_DIR}/rank_loop.sh", RANK_DIR),
         env={"HOME": "/tmp"},
         volumes=(shared, volume, scratch, memory),
-        requests=with_storage(asked, (volume, scratch, memory)),
+        requests=with_storage(requested, (volume, scratch, memory)),
         run_as_root=is_root,
-        # Tools of any image may write beside themselves.
+        # Tools of any image may write to their own folders.
         read_only_root=ranks.read_only_root,
         capabilities=needs.capabilities,
     )
@@ -173,7 +173,7 @@ def rank_pod(
         has_service=True,
         placement=placement,
         annotations={**gang, **annotations},
-        # Servers of the tools listen on ports of the range that workers would use.
+        # Servers of the tools listen on ports in the range that workers would use.
         sysctls={},
         run_as_root=is_root,
     )
@@ -198,15 +198,15 @@ def _preparation(
     )
 
 
-def _place_env(ranks: Ranks, asked: Requests) -> dict[str, str]:
-    """Return the variables that tell a courier where it is."""
+def _courier_env(ranks: Ranks, requested: Requests) -> dict[str, str]:
+    """Return the variables that describe a courier's pod."""
     env = {
         "AIPERF_RANK_DIR": RANK_DIR,
         "AIPERF_RANK_VOLUME": VOLUME_DIR,
-        "AIPERF_RANK_MEMORY": str(asked.memory_bytes),
+        "AIPERF_RANK_MEMORY": str(requested.memory_bytes),
     }
-    if asked.cpu_limit_millis is not None:
-        env["AIPERF_RANK_CORES"] = f"{asked.cpu_limit_millis / 1000:g}"
+    if requested.cpu_limit_millis is not None:
+        env["AIPERF_RANK_CORES"] = f"{requested.cpu_limit_millis / 1000:g}"
     if ranks.host_network:
         env["AIPERF_HOST_NETWORK"] = "1"
     return env
@@ -224,8 +224,8 @@ def _volume(wanted: RankVolume) -> Volume:
 
 
 def _sets(ranks: Ranks, count: int, identity: Identity) -> tuple[PodSet, ...]:
-    """Return one set, or one for each rank where nodes are named: all pods of a set have the same
-    nodes to choose from."""
+    """Return one set. If nodes are named, return one for each rank, because all pods of a set have
+    the same choice of nodes."""
     if isinstance(ranks.nodes, str):
         return (PodSet(RANK_POD, count),)
     return tuple(
@@ -240,7 +240,7 @@ def _sets(ranks: Ranks, count: int, identity: Identity) -> tuple[PodSet, ...]:
 
 
 def _gang(ranks: Ranks, count: int, identity: Identity) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the labels and annotations by which the ranks start together or not at all."""
+    """Return the labels and annotations that make the ranks start together or not at all."""
     group = identity.name(RANK_POD)
     match ranks.gang:
         case "kueue":

@@ -1,10 +1,9 @@
-"""A serving topology as the target: its objects, the pods that are known of it, and the pod that
-waits until it is ready.
+"""A serving topology as the target: its objects, its known pods, and the pod that waits until it is
+ready.
 
-Charts and manifests are read by the caller (`StackSettings.render`). What is planned of them is the
-same for all origins: the labels of the stack, the objects that may not be created, the order in
-which they are created, and the custom resources that must be deleted before anything else, since
-their finalizers need the operator.
+The caller reads charts and manifests (`StackSettings.render`). The plan is the same for all
+origins: the stack's labels, the forbidden objects, the order of creation, and the custom resources
+that must be deleted before anything else, since their finalizers need the operator.
 """
 
 import enum
@@ -37,13 +36,13 @@ from aiperf_svc.plan.pods import (
 READINESS = "readiness"
 """Name of the pod that waits until the release is ready."""
 READY_FILE = "/tmp/ready"
-"""File that this pod makes then."""
+"""File that this pod creates when the release is ready."""
 RULES = "AIPERF_READINESS"
 """Variable of this pod with the rules, as JSON."""
 NAMESPACE = "aiperf-release-namespace"
-"""Stands for the stack's namespace in rendered objects. Its name may be unknown before `up`."""
+"""Replaces the stack's namespace in rendered objects, since its name may be unknown before `up`."""
 HOOK = "helm.sh/hook"
-"""Annotation of the hooks of a chart: objects that Helm creates at a stage of an installation."""
+"""Annotation of a chart's hooks: objects that Helm creates at a stage of an installation."""
 KEY = "deployment.target.from"
 BUILT_IN = frozenset({
     "", "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "apps",
@@ -51,7 +50,7 @@ BUILT_IN = frozenset({
     "events.k8s.io", "flowcontrol.apiserver.k8s.io", "networking.k8s.io", "node.k8s.io", "policy",
     "rbac.authorization.k8s.io", "resource.k8s.io", "scheduling.k8s.io", "storage.k8s.io",
 })  # fmt: skip
-"""API groups of Kubernetes itself; objects of all others are custom resources."""
+"""API groups of Kubernetes itself. Objects of all other groups are custom resources."""
 CLUSTER_SCOPED = frozenset({
     "APIService", "CertificateSigningRequest", "ClusterRole", "ClusterRoleBinding", "CSIDriver",
     "CustomResourceDefinition", "DeviceClass", "FlowSchema", "IngressClass",
@@ -59,28 +58,28 @@ CLUSTER_SCOPED = frozenset({
     "PriorityLevelConfiguration", "RuntimeClass", "StorageClass", "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration", "VolumeAttachment",
 })  # fmt: skip
-"""Cluster-scoped kinds of these groups. Whether a custom resource is one is known to the cluster
-only."""
+"""Cluster-scoped kinds of these groups. Only the cluster knows whether a custom resource is
+cluster-scoped."""
 GATE_START_S = 30
-"""Time for the start of the pod that waits, which then has all of `ready_timeout`: it must report
-what is missing before its Deployment fails."""
+"""Time for the start of the pod that waits. It then has the whole `ready_timeout`, since it must
+report what is missing before its Deployment fails."""
 KEDA = "keda.sh"
 """API group of KEDA's autoscalers."""
 MOST_BY_KEDA = 100
 """Default of `maxReplicaCount`."""
 NEVER = frozenset({"CustomResourceDefinition", "Namespace"})
-"""Kinds whose deletion deletes objects of others."""
+"""Kinds whose deletion deletes objects of other owners."""
 BINDINGS = ("RoleBinding", "ClusterRoleBinding")
 
 
 class CreationStage(enum.IntEnum):
-    """Order of creation: an object may refer to those of earlier stages."""
+    """Order of creation. An object may refer to objects of earlier stages."""
 
     FIRST = 0
     BINDINGS = 1
-    """Bindings of Roles, which must exist."""
+    """Bindings of Roles, which must exist before."""
     PODS = 2
-    """What makes pods, custom resources included."""
+    """Objects that create pods, custom resources included."""
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,19 +89,19 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the source in messages."""
     objects: tuple[Json, ...]
     chart: str = ""
-    """Absolute path, name or URL of the chart; empty if it is none."""
+    """Absolute path, name or URL of the chart; empty if the source is not a chart."""
     has_hooks: bool = False
     """Whether Helm installs the chart with its hooks."""
 
 
 class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of a release, and what is known of its pods."""
+    """The objects of a release, and its known pods."""
 
     objects: tuple[Json, ...]
-    """In the order of creation: what pods refer to comes before what makes pods."""
+    """In the order of creation: objects that pods refer to come before those that create pods."""
     pods: tuple[PodPlan, ...]
-    """The pods that its objects and `requests` name, for totals and room. They are made by the
-    objects and not from these plans."""
+    """The pods that its objects and `requests` name, for totals and room. The objects create them;
+    these plans do not."""
     gate: PodPlan
     """The pod that is ready when the release is."""
     cluster_scoped: tuple[str, ...] = ()
@@ -115,12 +114,12 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def custom_resources(self) -> tuple[Json, ...]:
-        """Objects from which operators make others."""
+        """Return the objects from which operators create others."""
         return tuple(each for each in self.objects if is_custom(each))
 
     @property
     def custom_images(self) -> tuple[str, ...]:
-        """Images that custom resources name, for pods that operators make."""
+        """Return the images that custom resources name for the pods of operators."""
         found = (each for one in self.custom_resources for each in _references(one.get("spec")))
         return tuple(dict.fromkeys(holder[key] for holder, key in found))
 
@@ -132,7 +131,7 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deleted_first(self) -> tuple[Json, ...]:
-        """Custom resources of the stack's namespace."""
+        """Return the custom resources of the stack's namespace."""
         custom = self.custom_resources
         return tuple(each for each in custom if name_of(each) not in self.cluster_scoped)
 
@@ -143,7 +142,7 @@ def path_of(manifest: Json) -> str:
 
 
 def list_path(manifest: Json, scope: str = "") -> str:
-    """Return the path to which an object is posted. `scope` begins with a slash."""
+    """Return the path to post an object to. `scope` begins with a slash."""
     version = manifest["apiVersion"]
     base = f"/{'apis' if '/' in version else 'api'}/{version}"
     return f"{base}{scope}/{resource_of(manifest['kind'])}"
@@ -161,8 +160,8 @@ def group_of(manifest: Json) -> str:
 
 
 def resource_of(kind: str) -> str:
-    """Return the plural name of a kind in paths and rights, as Kubernetes' own types and the tools
-    for CustomResourceDefinitions form it."""
+    """Return the plural name of a kind in paths and rights. Kubernetes' own types and the tools for
+    CustomResourceDefinitions follow this rule."""
     lower = kind.lower()
     if lower.endswith("y") and not lower.endswith(("ay", "ey", "oy", "uy")):
         return f"{lower[:-1]}ies"
@@ -183,8 +182,8 @@ def is_cluster_scoped(manifest: Json) -> bool:
 
 def calls_api(rendered: Sequence[Rendered]) -> bool:
     """Return whether pods of a release call the API server: routers and operators' agents watch
-    pods and custom resources. A Role is bound for them in the release, or the owner of an existing
-    namespace has bound one to a ServiceAccount that the release uses and does not contain."""
+    pods and custom resources. Either the release binds a Role for them, or the owner of an existing
+    namespace has bound one to a ServiceAccount that the release uses but does not contain."""
     objects = [each for source in rendered for each in source.objects]
     if any(is_custom(each) or each["kind"] in BINDINGS for each in objects):
         return True
@@ -195,7 +194,7 @@ def calls_api(rendered: Sequence[Rendered]) -> bool:
 
 
 def digest_of(objects: Sequence[Json]) -> str:
-    """Return a text that differs with the objects, for the id of the run."""
+    """Return a digest of the objects for the id of the run."""
     text = json.dumps(objects, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -231,7 +230,7 @@ def plan_release(
             raise ConfigError(f"{KEY}: {source.what} has no objects")
         for each in kept:
             _check(each, source.what, target)
-        if source.has_hooks:  # Helm creates what the chart has.
+        if source.has_hooks:  # Helm creates the objects of the chart.
             made += kept
             installed += map(name_of, kept)
         else:
@@ -258,8 +257,8 @@ def plan_release(
 
 
 def release_in_visit(release: ReleasePlan, visit: str) -> ReleasePlan:
-    """Return the release for one of several visits. Another `visit` replaces all objects that
-    have pods, even if nothing else differs."""
+    """Return the release for one of several visits. A new `visit` replaces all objects that have
+    pods, even without any other difference."""
     noted = {VISIT_ANNOTATION: visit}
     objects = tuple(
         {**each, "metadata": {**each["metadata"], "annotations": {**_notes(each), **noted}}}
@@ -301,7 +300,7 @@ def _check(manifest: Json, what: str, target: Target) -> None:
 
 
 def _counts(manifest: Json) -> Iterator[Any]:
-    """Yield the numbers of pods that an object of a known kind asks for."""
+    """Yield the numbers of pods that an object of a known kind requests."""
     spec = manifest.get("spec") or {}
     if group_of(manifest) == KEDA:
         job = spec.get("jobTargetRef") or {}
@@ -316,7 +315,7 @@ def _counts(manifest: Json) -> Iterator[Any]:
 
 
 def stage_of(manifest: Json) -> CreationStage:
-    """Return when an object is created."""
+    """Return the stage in which an object is created."""
     if manifest["kind"] in BINDINGS:
         return CreationStage.BINDINGS
     has_pods = manifest["kind"] == "Pod" or any(templates(manifest))
@@ -325,7 +324,7 @@ def stage_of(manifest: Json) -> CreationStage:
 
 def _prepared(manifest: Json, marks: Mapping[str, Mapping[str, str]], mirror: str | None) -> Json:
     """Return an object with these `labels` and `annotations`, also on the pods of its templates,
-    and with images from the mirror. Labels and annotations of its own stay."""
+    and with images from the mirror. It keeps its own labels and annotations."""
     made: Json = json.loads(json.dumps(manifest))
     for each in (made, *templates(made)):
         metadata = each.setdefault("metadata", {}) or {}
@@ -342,7 +341,7 @@ def _prepared(manifest: Json, marks: Mapping[str, Mapping[str, str]], mirror: st
 
 def _references(value: Any) -> Iterator[tuple[Json, str]]:
     """Yield each object that names an image, and its key: `image` of a container, `reference` of a
-    volume. The schema of a custom resource is unknown."""
+    volume. Works for custom resources, whose schema is unknown."""
     if isinstance(value, dict):
         image = value.get("image")
         if isinstance(image, dict) and image.get("reference"):
@@ -355,14 +354,14 @@ def _references(value: Any) -> Iterator[tuple[Json, str]]:
 
 
 def _image_volumes(spec: Mapping[str, Any]) -> Iterator[Json]:
-    """Yield the volumes of a pod that are the files of an image."""
+    """Yield the volumes of a pod that contain the files of an image."""
     for each in spec.get("volumes") or ():
         if (each.get("image") or {}).get("reference"):
             yield each
 
 
 def templates(value: Any) -> Iterator[Json]:
-    """Yield the templates of pods inside an object: `{metadata, spec: {containers}}`."""
+    """Yield the pod templates inside an object: `{metadata, spec: {containers}}`."""
     if isinstance(value, dict):
         for name, each in value.items():
             if name != "spec" and is_template(each):
@@ -374,7 +373,7 @@ def templates(value: Any) -> Iterator[Json]:
 
 
 def is_template(value: Any) -> bool:
-    """Return whether a value is the template of a pod."""
+    """Return whether a value is a pod template."""
     spec = value.get("spec") if isinstance(value, dict) else None
     return isinstance(spec, dict) and isinstance(spec.get("containers"), list)
 
@@ -392,18 +391,18 @@ def _pods(config: BenchmarkConfig, objects: Sequence[Json], image: ImagePlan) ->
                 yield _pod(name, replicas, template["spec"], image, timeout_s)
             except ValueError as error:
                 raise ConfigError(f"{KEY}: {name_of(each)}: resources: {error}") from error
-    asked = config.deployment.target.requests
-    if asked is not None:
-        gpus, more = divmod(asked.gpus, asked.pods)
-        for number, of_each in ((more, gpus + 1), (asked.pods - more, gpus)):
+    totals = config.deployment.target.requests
+    if totals is not None:
+        gpus, more = divmod(totals.gpus, totals.pods)
+        for number, of_each in ((more, gpus + 1), (totals.pods - more, gpus)):
             if number:
                 yield PodPlan(
                     name=f"operators' pods with {of_each} GPUs",
                     replicas=number,
                     image=image,
                     requests=Requests(
-                        asked.cpu // asked.pods,
-                        asked.memory // asked.pods,
+                        totals.cpu // totals.pods,
+                        totals.memory // totals.pods,
                         devices={Gpu().resource: of_each} if of_each else {},
                     ),
                     placement=Placement(),
@@ -412,8 +411,8 @@ def _pods(config: BenchmarkConfig, objects: Sequence[Json], image: ImagePlan) ->
 
 
 def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
-    """Yield templates of pods with an addition to their name and the number of pods made from each,
-    of kinds whose numbers are known."""
+    """Yield the pod templates of kinds with known replicas, each with a suffix for its name and its
+    number of pods."""
     spec = manifest.get("spec") or {}
     if manifest["kind"] == "Pod" and not is_custom(manifest):
         yield "", 1, manifest
@@ -484,14 +483,14 @@ def _pod(name: str, replicas: int, spec: Json, image: ImagePlan, timeout_s: int)
     beside = (each for each in initial if each.get("restartPolicy") == "Always")
     for container in (*spec["containers"], *beside):
         limits = (container.get("resources") or {}).get("limits") or {}
-        asked = {**limits, **((container.get("resources") or {}).get("requests") or {})}
-        devices = {k: int(v) for k, v in asked.items() if "/" in k}
+        requested = {**limits, **((container.get("resources") or {}).get("requests") or {})}
+        devices = {k: int(v) for k, v in requested.items() if "/" in k}
         requests += Requests(
-            parse_cpu_millis(asked.get("cpu", 0)),
-            parse_size(asked.get("memory", 0)),
+            parse_cpu_millis(requested.get("cpu", 0)),
+            parse_size(requested.get("memory", 0)),
             devices=devices,
         )
-    # Those of the first container are all that are requested.
+    # The first container carries the total of the requests, the others none.
     first, *others = (
         ContainerPlan(
             name=str(each.get("name", "")),
@@ -541,7 +540,7 @@ def _gate(config: BenchmarkConfig, objects: Sequence[Json], image: ImagePlan) ->
             for name, pool in target.pools.items()
         ],
         "timeout_s": seconds(target.ready_timeout),
-        # Another release replaces this pod, so that it waits again.
+        # A changed release replaces this pod, so it waits again.
         "release": digest_of(objects),
     }
     volumes = (Volume("tmp", "/tmp", "scratch", 64 * 2**20),)
@@ -568,16 +567,15 @@ def watched_types(target: Target, objects: Sequence[Json]) -> list[tuple[str, st
 
 
 def _rule_type(rule: ReadyRule, objects: Sequence[Json]) -> Json:
-    """Return apiVersion and kind of the object of a rule. Raises ConfigError if they are
-    unknown."""
+    """Return apiVersion and kind of a rule's object. Raises ConfigError if they are unknown."""
     same = [each for each in objects if each["kind"] == rule.kind]
     versions = {each["apiVersion"] for each in same if each["metadata"]["name"] == rule.name}
     versions = versions or {each["apiVersion"] for each in same}
     version = rule.api_version or next(iter(sorted(versions)), None)
     if version is None:
-        there = ", ".join(name_of(each) for each in objects[:8])
+        names = ", ".join(name_of(each) for each in objects[:8])
         raise ConfigError(
-            f"deployment.target.ready: the release has no {rule.kind} ({there}); correct the rule, "
+            f"deployment.target.ready: the release has no {rule.kind} ({names}); correct the rule, "
             "or give api_version for an object that an operator makes"
         )
     return {"apiVersion": version, "kind": rule.kind}
@@ -607,18 +605,18 @@ def _is_unknown(manifest: Json, counted: Collection[str]) -> bool:
 def release_notes(
     config: BenchmarkConfig, release: ReleasePlan, rendered: Sequence[Rendered]
 ) -> tuple[str, ...]:
-    """Return notes for reviewers: what of the release is not in the plan."""
+    """Return notes for reviewers about parts of the release that are not in the plan."""
     notes = []
     counted = {name_of(each) for each in release.objects if any(_replicas(each))}
     unknown = (each for each in release.objects if _is_unknown(each, counted))
     custom = ", ".join(map(name_of, unknown))
     if custom and config.deployment.target.requests is None:
         notes.append(
-            f"what operators make for {custom} is not known and not counted; set "
+            f"the pods that operators create for {custom} are unknown and not counted; set "
             "deployment.target.requests"
         )
     elif custom:
-        notes.append(f"what operators make for {custom} is not known beyond its requests")
+        notes.append(f"only the requests of the pods that operators create for {custom} are known")
     if on_nodes := [name_of(each) for each in release.objects if each["kind"] == "DaemonSet"]:
         notes.append(f"pods on every node count once: {', '.join(on_nodes)}")
     plain = [source for source in rendered if not source.has_hooks]

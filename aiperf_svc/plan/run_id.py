@@ -1,5 +1,5 @@
-"""The id of a run, which follows from its config: equal configs have equal ids, whatever the order
-of the keys in their maps."""
+"""The id of a run, computed from its config. Equal configs have equal ids, whatever the order of
+the keys in their maps."""
 
 import hashlib
 import json
@@ -16,15 +16,15 @@ _NESTED = (Model, dict, list, tuple)
 
 
 class OrderedExperiment(NamedTuple):
-    """An experiment with its maps in order, without the part that one stack runs. The configs of
-    all its shapes contain it, so it is made once for all of them."""
+    """An experiment with sorted maps, without the part that one stack runs. The configs of all its
+    shapes contain it, so it is computed once for all of them."""
 
     experiment: Experiment
     digest: str
 
 
 def order_experiment(config: Config) -> OrderedExperiment | None:
-    """Return the experiment of a config in order; None if it has none."""
+    """Return the experiment of a config with sorted maps; None if it has none."""
     if config.experiment is None:
         return None
     whole = _sorted(config.experiment.model_copy(update={"part": None}))
@@ -33,8 +33,8 @@ def order_experiment(config: Config) -> OrderedExperiment | None:
 
 
 def in_order(config: Config, experiment: OrderedExperiment | None) -> Config:
-    """Return the same config with its maps sorted, so that their order in a file or an engine makes
-    no other run. `experiment` is its own, as `order_experiment` returns it."""
+    """Return the same config with its maps sorted, so their order in a file or an engine does not
+    change the run's id. `experiment` is the result of `order_experiment`."""
     made = _sorted(config.model_copy(update={"experiment": None}))
     if experiment is None or config.experiment is None:
         return made
@@ -45,12 +45,12 @@ def in_order(config: Config, experiment: OrderedExperiment | None) -> Config:
 def run_id_of(
     config: Config, experiment: OrderedExperiment | None, *, images: str, generation: int
 ) -> str:
-    """Return the id of the run of a config that is in order, as is its `experiment`."""
-    asked = non_defaults(config.model_copy(update={"experiment": None}))
-    # The runner finds these, and they change while the same run continues.
-    asked.get("telemetry", {}).pop("exporters", None)
-    asked.get("deployment", {}).pop("api_server_cidrs", None)
-    parts = [json.dumps({k: v for k, v in asked.items() if v != {}}), images, str(generation)]
+    """Return the id of the run of a config whose maps are sorted, as are its `experiment`'s."""
+    chosen = non_defaults(config.model_copy(update={"experiment": None}))
+    # The runner looks these up, and they may change while the same run continues.
+    chosen.get("telemetry", {}).pop("exporters", None)
+    chosen.get("deployment", {}).pop("api_server_cidrs", None)
+    parts = [json.dumps({k: v for k, v in chosen.items() if v != {}}), images, str(generation)]
     if experiment is not None and config.experiment is not None:
         part = config.experiment.part
         parts += [experiment.digest, part.model_dump_json() if part else ""]
@@ -59,17 +59,17 @@ def run_id_of(
 
 def non_defaults(config: Config) -> Json:
     """Return the keys whose values differ from the defaults. Image and program have the same
-    version, so the defaults are the same in the pods, and reviewers see only what was chosen."""
+    version, so the defaults are the same in the pods, and reviewers see only the choices."""
     found = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     if "workload" in found:
-        # The kind chooses the model, so it is a default of the model.
+        # The kind selects the model, so the model sees it as a default.
         found["workload"] = {"kind": config.kind, **found["workload"]}
     return found
 
 
 def _sorted(value: T) -> T:
-    """Return a value in which all maps are sorted: the same object if they are already."""
-    # Most values of a config are single ones, or empty.
+    """Return a value with all maps sorted: the same object if they already are."""
+    # Most values of a config are scalars or empty.
     if not isinstance(value, _NESTED) or not value:
         return value
     made: Any = value

@@ -1,8 +1,8 @@
 """Values of one run that its config does not have.
 
-The runner sets them, and every process and pod of the run gets them as environment variables. A new
-value is a field here, its place in the runner, and its use in a service: what lies between passes
-on the whole.
+The runner sets them, and every process and pod of the run receives them as environment variables.
+To add a value, add a field here, set it in the runner and use it in a service. All code in between
+passes the whole object.
 """
 
 from collections.abc import Mapping
@@ -15,30 +15,30 @@ class RunValues:
     """Values of one run. The variable of `is_held` is AIPERF_HELD."""
 
     is_held: bool = False
-    """Whether the load waits for a start that it shares with other runs."""
+    """Whether the load waits for a common start with other runs."""
     is_resumed: bool = False
-    """Whether trials of the experiment have ended before, in the same folder."""
+    """Whether earlier trials of the experiment have ended in the same folder."""
     member: str = ""
-    """Target or cluster that the run measures beside others: its folder of the bucket."""
+    """Target or cluster of the run if there are several; it has its own folder of the bucket."""
     upload_into: str = ""
-    """Folder of the bucket for the trials, if other processes or pods run some of them; the runner
+    """Folder of the bucket for the trials, if other processes or pods run some of them. The runner
     then uploads the files of the whole experiment."""
     cli_command: str = ""
-    """Command line of the run, which is kept with its results."""
+    """Command line of the run, which is stored with its results."""
 
     def bucket_folder(self, own: str) -> str:
-        """Return the folder of the bucket for this run, which is `own` if it shares none,
-        of a member in a folder of its own."""
+        """Return the folder of the bucket for this run: `own`, below the member's folder if there
+        are several members, unless the run shares a folder."""
         return self.upload_into or "/".join(filter(None, (self.member, own)))
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of the values that differ from the defaults."""
+        """Return the variables of all values that differ from the defaults."""
         values = {_variable(each.name): getattr(self, each.name) for each in fields(self)}
         return {name: "1" if value is True else value for name, value in values.items() if value}
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
-        """Return the values that these variables have."""
+        """Return the values of these variables."""
         found: dict[str, Any] = {}
         for each in fields(cls):
             written = environ.get(_variable(each.name), "")

@@ -26,9 +26,9 @@ CONFIG_DIR = "/etc/aiperf"
 CURVE_DIR = "/etc/aiperf-curve"
 ARTIFACTS_DIR = "/artifacts"
 PAGES_KEY = "pagesKey"
-"""Key of that of pages of metrics in the stack's configuration and in its Secret."""
+"""Key for pages of metrics, in the stack's configuration and in its Secret."""
 TARGET_KEY = "targetApiKey"
-"""Key of the target's API key in the stack's configuration and in its Secret."""
+"""Key for the target's API key, in the stack's configuration and in its Secret."""
 UPLOAD_KEYS = {
     "AWS_ACCESS_KEY_ID": "s3AccessKeyId",
     "AWS_SECRET_ACCESS_KEY": "s3SecretAccessKey",
@@ -38,11 +38,11 @@ stack's configuration and in its Secret."""
 UPLOAD_TOKEN = {"AWS_SESSION_TOKEN": "s3SessionToken"}
 """Environment variable and key of the session token of temporary keys."""
 DEADLINE_KEPT = "/tmp/kept"
-"""File that the deadline pod makes when the API server has responded to it."""
+"""File that the deadline pod creates once the API server has responded."""
 TOKEN_KEY = "token"
-"""Name of the results API's token in the Secret of the services' keys."""
+"""Name of the results API's token in the Secret with the services' keys."""
 METRICS_TOKEN_KEY = "metrics-token"
-"""Name of the token that reads `/metrics` and nothing else, in the same Secret."""
+"""Name of the token that only permits reading `/metrics`, in the same Secret."""
 METRICS_PATH = "/metrics"
 PORT_RANGE = {"net.ipv4.ip_local_port_range": "1024 65535"}
 """Range of local ports: 64,511 ports to a target instead of 28,231. A `safe` sysctl, allowed under
@@ -50,22 +50,22 @@ PORT_RANGE = {"net.ipv4.ip_local_port_range": "1024 65535"}
 
 
 class ServiceNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What the services of one kind of benchmark need of their pods."""
+    """Requirements of one kind of benchmark for the pods of its services."""
 
     secret_env: dict[Service, dict[str, SecretKey]] = {}
     """Secrets by variable, for each service that needs any."""
     download_bytes: int = 0
-    """Room for downloads in each scratch volume."""
+    """Space for downloads in each scratch volume."""
     cpu_millis: dict[str, int] = {}
-    """CPU of pods by name, unless the config sets it; others have the usual one."""
+    """CPU of pods by name, unless the config sets it; other pods have the default."""
     worker_bytes: int | None = None
-    """Memory of a worker, unless the config sets it; None: the usual one."""
+    """Memory of a worker, unless the config sets it; None: the default."""
 
 
 def service_pods(
     basis: StackBasis[ConfigT], config: ConfigT, needs: ServiceNeeds
 ) -> tuple[PodPlan, ...]:
-    """Return one pod for each group of the topology. `config` is that of the basis with the largest
+    """Return one pod for each group of the topology. `config` is the basis' config with the largest
     load of all trials."""
     topology, identity = basis.topology, basis.identity
     hosts = {
@@ -101,7 +101,7 @@ def deadline_pod(
     release: ReleasePlan | None = None,
 ) -> PodPlan:
     """Return the pod that deletes the stack when its TTL is over. It also deletes the disruption
-    budget when the load must be over. No other pod talks to the API server."""
+    budget after the maximum time of the load. No other pod calls the API server."""
     is_guest = config.deployment.namespace.mode == "existing"
     volumes = (Volume("tmp", "/tmp", "scratch", 64 * 2**20),)
     hold_env: dict[str, str] = {}
@@ -209,7 +209,7 @@ def _secret_env(config: Config, group: Group, needs: ServiceNeeds) -> dict[str, 
 
 
 def _scrape_annotations(config: Config) -> dict[str, str]:
-    """Return the annotations by which a Prometheus without the operator finds a page."""
+    """Return the annotations that let a Prometheus without the operator find a page."""
     if config.deployment.monitoring != "annotations":
         return {}
     found = {"scrape": "true", "path": METRICS_PATH, "port": str(int(Port.RESULTS_API))}
@@ -217,8 +217,7 @@ def _scrape_annotations(config: Config) -> dict[str, str]:
 
 
 def upload_keys(config: Config) -> dict[str, str]:
-    """Return the key of the stack's configuration by environment variable, for an upload to a
-    bucket."""
+    """Map environment variables to keys of the stack's configuration, for an upload to a bucket."""
     s3 = config.artifacts.s3
     if s3 is None:
         return {}
@@ -226,14 +225,14 @@ def upload_keys(config: Config) -> dict[str, str]:
 
 
 def key_files(group: Group) -> tuple[str, ...]:
-    """Return the pod's own keys, and the public keys of the services that it communicates with."""
+    """Return the pod's own key files, and the public keys of its peer services."""
     public = [key_file(service, "public") for service in with_peers(group.services)]
     return tuple(sorted(public + [key_file(service, "secret") for service in group.services]))
 
 
 def _ports(group: Group, topology: Topology) -> dict[str, int]:
     bound = {port for port, service in BOUND_BY.items() if service in group.services}
-    # The dataset manager serves through the controller's proxy; processors only on the direct way.
+    # The dataset manager serves through the proxy, processors only on the direct route.
     if topology.raw_route == "proxy":
         bound.discard(Port.RAW_DIRECT)
     return {port.name.lower().replace("_", "-"): int(port) for port in sorted(bound)}

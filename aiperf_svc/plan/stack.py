@@ -1,5 +1,5 @@
-"""Plans everything that a cluster will hold for a benchmark config. Pure, so that it can be
-reviewed, tested and totalled before anything exists.
+"""Plans all objects of a benchmark config in a cluster. Pure, so the plan can be reviewed, tested
+and totalled before anything exists.
 
     Config --plan_kind--> StackPlan --stack/--> Kubernetes objects
 """
@@ -53,7 +53,7 @@ from aiperf_svc.protocol.services import Service
 
 PodSecurity = Literal["restricted", "baseline", "privileged"]
 LEVELS: tuple[PodSecurity, ...] = ("restricted", "baseline", "privileged")
-"""From the strictest."""
+"""From strictest to least strict."""
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -68,12 +68,12 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
-    """The plan of a stack, which `stack/` translates."""
+    """The plan of a stack, which `stack/` translates into objects."""
 
     identity: Identity
     config: Config
-    """Config as the services read it, with the target's real address and the key's real
-    variable."""
+    """Config as the services read it, with the target's real address and the real variable of its
+    key."""
     topology: Topology
     budget: DisruptionBudget | None
     deadline: PodPlan
@@ -81,16 +81,16 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
     policies: tuple[Policy, ...]
     pod_security: PodSecurity
     queue: QueuePlan | None = None
-    """Queue of Kueue in which the stack waits; None: it starts at once."""
+    """Kueue queue in which the stack waits; None: it starts immediately."""
     measured: dict[str, str]
-    """Outputs of the stack that name what is measured."""
+    """Outputs of the stack that name the measured system."""
     secret_keys: dict[str, tuple[str, ...]]
-    """Name of a Secret to the keys of the stack's configuration whose secret values it holds."""
+    """Maps the name of a Secret to the keys of the stack's configuration with its values."""
 
     @cached_property
     def files(self) -> dict[str, str]:
         """Names and contents of the services' config folder. They contain the whole experiment, so
-        they are written only for the shape that is brought up."""
+        they are written only for the shape that is deployed."""
         return {
             "config.yaml": yaml_text(non_defaults(self.config)),
             "topology.json": msgspec.json.encode(self.topology).decode(),
@@ -98,13 +98,13 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @property
     def config_name(self) -> str:
-        """Name of the ConfigMap that holds the files; differs with their contents."""
+        """Name of the ConfigMap that holds the files; it depends on their contents."""
         return self._named_by("config", self.files)
 
     @cached_property
     def shared_env(self) -> dict[str, str]:
-        """Environment variables that the pods of all services have, except the run's id, which
-        each pod shows; empty with a single pod."""
+        """Environment variables of the pods of all services, except the run's id, which each pod
+        shows; empty with a single pod."""
         if len(self.services) < 2:
             return {}
         common = set.intersection(*(set(pod.env.items()) for pod in self.services))
@@ -112,7 +112,7 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @property
     def shared_env_name(self) -> str:
-        """Name of the ConfigMap that holds them; differs with their values."""
+        """Name of the ConfigMap that holds these variables; it depends on their values."""
         return self._named_by("environment", self.shared_env)
 
     def _named_by(self, what: str, data: Mapping[str, str]) -> str:
@@ -126,8 +126,7 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @property
     def scheduled(self) -> tuple[PodPlan, ...]:
-        """All pods that need room: those of the stack, and those of its release as far as they are
-        known."""
+        """All pods that need room: those of the stack, and the known pods of its release."""
         return (*self.pods, *self.of_release)
 
     @property
@@ -155,7 +154,7 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @property
     def replicated(self) -> frozenset[str]:
-        """Names of the pods that have replicas and need no name of their own."""
+        """Names of the pods that have replicas and need no stable names."""
         singles = set(SINGLETONS)
         return frozenset(g.name for g in self.topology.groups if not singles & set(g.services))
 
@@ -169,14 +168,14 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @property
     def results_pod(self) -> str:
-        """Name of the pod that has the results."""
+        """Name of the pod that stores the results."""
         groups = self.topology.groups
         return next(g.name for g in groups if Service.RECORDS_MANAGER in g.services)
 
     @cached_property
     def at_once(self) -> dict[str, int]:
-        """Number of replicas of each pod that run at the same time, by name. Of more Jobs than may
-        run together, the largest do, one index each."""
+        """Number of replicas of each pod that run at the same time, by name. If not all Jobs may
+        run together, the largest ones do, with one index each."""
         found = {pod.name: pod.replicas for pod in self.scheduled}
         experiment = self.config.experiment
         limit = experiment.parallel if experiment is not None else 1
@@ -187,7 +186,7 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def at_once_with_events(self) -> dict[str, int]:
-        """The same, while the events of the load add replicas."""
+        """Like `at_once`, while the events of the load add replicas."""
         config = self.config.inference
         if config is None:
             return self.at_once
@@ -195,15 +194,15 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def totals(self) -> Totals:
-        """Resources that all pods that run at the same time request together."""
+        """Total requests of all pods that run at the same time."""
         return self._totals(self.at_once)
 
     def _totals(self, at_once: Mapping[str, int]) -> Totals:
         prices = self.config.deployment.prices
-        asked = [(at_once[pod.name], pod.total) for pod in self.scheduled]
-        cpu = sum(number * each.cpu_millis for number, each in asked)
-        memory = sum(number * each.memory_bytes for number, each in asked)
-        gpus = sum(number * each.gpu_count for number, each in asked)
+        counts = [(at_once[pod.name], pod.total) for pod in self.scheduled]
+        cpu = sum(number * each.cpu_millis for number, each in counts)
+        memory = sum(number * each.memory_bytes for number, each in counts)
+        gpus = sum(number * each.gpu_count for number, each in counts)
         cost = cpu / 1000 * prices.cpu + memory / 2**30 * prices.memory_gib + gpus * prices.gpu
         return Totals(
             pods=sum(at_once[pod.name] for pod in self.scheduled),
@@ -216,8 +215,8 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @property
     def footprint(self) -> Footprint:
-        """The most that the stack takes of its cluster, with the pods that its events and the
-        autoscalers of its release add, and for how long."""
+        """The maximum that the stack takes of its cluster, and for how long, with the pods that its
+        events and the autoscalers of its release add."""
         at_once = self.at_once_with_events
         if self.release is not None:
             at_once = with_autoscalers(at_once, self.release.objects)
@@ -233,19 +232,19 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
 
 def no_release(target: Target) -> tuple[Rendered, ...]:
-    """Refuse a target of kind release, where no charts and manifests can be read."""
+    """Refuse a target of kind release where charts and manifests cannot be read."""
     raise ConfigError("deployment.target.kind release needs a stack on a cluster")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackSettings:
-    """What the plan of a stack depends on besides its config."""
+    """Inputs of a stack's plan besides its config."""
 
     stack: str
     version: str
     """Version of this program."""
     generation: int = 1
-    """Another number makes a new run of an unchanged config."""
+    """A different number makes a new run of an unchanged config."""
     image: str = ""
     """Image of the services that replaces the one in the config (AIPERF_IMAGE)."""
     workload_image: str = ""
@@ -256,11 +255,11 @@ class StackSettings:
 
 
 class SharedByShapes(NamedTuple):
-    """What the stacks of all shapes of a config have in common."""
+    """Data common to the stacks of all shapes of a config."""
 
     experiment: OrderedExperiment | None
     whole: Config | None = None
-    """The config in order if one stack runs all shapes in turn, else None."""
+    """The config with sorted maps if one stack runs all shapes in turn, else None."""
     lifetime: LongestTimes | None = None
     """The times of all shapes if one stack runs them in turn, else None."""
 
@@ -268,8 +267,8 @@ class SharedByShapes(NamedTuple):
 def plan_kind(
     kind: StackKind[Any], settings: StackSettings, shared: SharedByShapes | None = None
 ) -> StackPlan:
-    """Plan a stack of one kind. If its trials are those of one shape, `shared` is what it has in
-    common with the other shapes of its config. Raises ConfigError."""
+    """Plan a stack of one kind. If its trials are those of one shape, `shared` contains the data
+    common to all shapes of its config. Raises ConfigError."""
     check_stack_name(settings.stack)
     shared = shared or SharedByShapes(order_experiment(kind.config))
     ordered = in_order(kind.config, shared.experiment)
@@ -357,7 +356,7 @@ def _identity(
 
 
 def _secret_keys(kind: StackKind[Any], config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the name of each Secret with the keys of the stack's configuration that it holds."""
+    """Map the name of each Secret to the keys of the stack's configuration that it holds."""
     own = kind.secret_keys(config)
     secrets = {
         "target": tuple(sorted(own.get("target", ()))),
@@ -369,9 +368,9 @@ def _secret_keys(kind: StackKind[Any], config: Config) -> dict[str, tuple[str, .
 
 
 def replace_image(config: Config, image: str) -> tuple[Config, tuple[str, ...]]:
-    """Return the config with `image` (AIPERF_IMAGE) as that of the services, and notes about what
-    it replaces. The results then name the image that ran. Raises ConfigError if the config pins
-    another image."""
+    """Return the config with `image` (AIPERF_IMAGE) as the image of the services, and notes about
+    the replaced image. The results then name the image that ran. Raises ConfigError if the config
+    pins a different image."""
     if not image:
         return config, ()
     try:
@@ -388,7 +387,7 @@ def replace_image(config: Config, image: str) -> tuple[Config, tuple[str, ...]]:
 
 
 def services_image(image: str, *, version: str) -> str:
-    """Return the image of the services: the given one, else this version's. Raises ConfigError."""
+    """Return the image of the services: `image`, else this version's. Raises ConfigError."""
     try:
         check_digest(image)
     except ValueError as error:
@@ -397,8 +396,8 @@ def services_image(image: str, *, version: str) -> str:
 
 
 def check_digests(pods: tuple[PodPlan, ...], custom: Sequence[str]) -> None:
-    """Raise ConfigError that names each image without a digest, and a pod that uses it. `custom`
-    are the images that custom resources name."""
+    """Raise ConfigError naming each image without a digest, and a pod that uses it. `custom` are
+    the images named by custom resources."""
     used = dict.fromkeys(custom, "custom resource")
     used |= {name: f"pod {pod.name}" for pod in reversed(pods) for name in pod.image_names}
     unpinned = [f"{name} ({of})" for name, of in sorted(used.items()) if not is_pinned(name)]
@@ -413,7 +412,7 @@ def check_digests(pods: tuple[PodPlan, ...], custom: Sequence[str]) -> None:
 def unpinned_images(
     services: ImagePlan, pods: tuple[PodPlan, ...], custom: Sequence[str]
 ) -> list[str]:
-    """Return notes about what may differ in the next run of the same file."""
+    """Return notes about images that may differ in the next run of the same file."""
     images = {services.name: "services'"}
     for pod in pods:
         for name in pod.image_names:
@@ -429,7 +428,7 @@ def unpinned_images(
 
 
 def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
-    """Return the strictest level that admits these pods, and what rules out a stricter one."""
+    """Return the strictest level that admits these pods, and why stricter levels do not."""
     hosted = [pod.name for pod in pods if pod.placement.host_network]
     as_root = [pod.name for pod in pods if pod.run_as_root]
     privileged = [f"{name} uses its node's network" for name in hosted]

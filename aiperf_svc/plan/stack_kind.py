@@ -1,6 +1,6 @@
-"""What differs between kinds of stacks: inference servers, ranks of a tool, indexes of Jobs.
+"""The differences between kinds of stacks: inference servers, ranks of a tool, indexes of Jobs.
 
-`plan/stack.py` plans what all stacks have, and asks the kind for the rest.
+`plan/stack.py` plans what all stacks share and gets the rest from the kind.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ from aiperf_svc.plan.topology import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class StackBasis(Generic[ConfigT]):
-    """What is known of a stack before its pods are planned."""
+    """Data about a stack before its pods are planned."""
 
     config: ConfigT
     """Config as the services read it."""
@@ -35,12 +35,12 @@ class StackBasis(Generic[ConfigT]):
 
 
 class KindPods(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of a stack besides that of its deadline."""
+    """The pods of a stack, except the deadline's."""
 
     services: tuple[PodPlan, ...]
     target: PodPlan | None = None
     release: ReleasePlan | None = None
-    """The target of kind release."""
+    """The target, if its kind is release."""
     jobs: tuple[JobPlan, ...] = ()
     """Jobs whose indexes are the shapes of an experiment."""
     notes: tuple[str, ...] = ()
@@ -48,13 +48,13 @@ class KindPods(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pods(self) -> tuple[PodPlan, ...]:
-        """The pods that the stack itself makes."""
+        """The pods that the stack itself creates."""
         target = (self.target,) if self.target else ()
         gate = (self.release.gate,) if self.release else ()
         return (*self.services, *target, *gate, *(job.pod for job in self.jobs))
 
     def changed(self, change: Callable[[PodPlan], PodPlan]) -> "KindPods":
-        """Return the same pods, with a change of each that is not of a release."""
+        """Return the same pods after `change`, except for the pods of a release."""
         return msgspec.structs.replace(
             self,
             services=tuple(map(change, self.services)),
@@ -64,22 +64,22 @@ class KindPods(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_release(self) -> tuple[PodPlan, ...]:
-        """The known pods that the objects of a release make."""
+        """The known pods that the objects of a release create."""
         return self.release.pods if self.release else ()
 
     @property
     def custom_images(self) -> tuple[str, ...]:
-        """The images that custom resources of a release name."""
+        """The images named by custom resources of a release."""
         return self.release.custom_images if self.release else ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackKind(ABC, Generic[ConfigT]):
-    """What one kind of stack has besides what all stacks have."""
+    """One kind of stack. Its methods return what differs between kinds."""
 
     config: ConfigT
     trials: Sequence[ConfigT]
-    """Configs of the trials that the pods run, one for each; without an experiment, `config`."""
+    """Configs of the trials that the pods run; without an experiment, only `config`."""
     times: LongestTimes
     """Longest times of the start and of all trials."""
 
@@ -90,7 +90,7 @@ class StackKind(ABC, Generic[ConfigT]):
 
     @property
     def longest_hold(self) -> LongestTimes:
-        """The times for which the drain of a node may have to wait."""
+        """The times that the drain of a node may have to wait."""
         return self.times
 
     @property
@@ -99,15 +99,15 @@ class StackKind(ABC, Generic[ConfigT]):
         return ()
 
     def check(self) -> None:
-        """Raise ConfigError for a config that no stack of this kind can have."""
+        """Raise ConfigError for a config that is impossible for this kind of stack."""
 
     @abstractmethod
     def resolve(self, identity: Identity) -> ConfigT:
-        """Return the config as the services read it. `identity` has no run yet."""
+        """Return the config as the services read it. `identity` has no run id yet."""
 
     def images(self, services: str) -> str:
-        """Return the images that the id of the run depends on; `services` is that of the
-        services."""
+        """Return the images that the id of the run depends on; `services` is the services'
+        image."""
         return services
 
     @abstractmethod
@@ -116,28 +116,28 @@ class StackKind(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def pods(self, basis: StackBasis[ConfigT]) -> KindPods:
-        """Return the pods besides that of the deadline."""
+        """Return the pods, except the deadline's."""
 
     @abstractmethod
     def policies(self, basis: StackBasis[ConfigT], pods: tuple[PodPlan, ...]) -> Policies:
-        """Return the network policies, and notes for reviewers. `pods` are all of the stack."""
+        """Return the network policies and notes for reviewers. `pods` are all of the stack."""
 
     @abstractmethod
     def outputs(self, config: ConfigT) -> dict[str, str]:
-        """Return the outputs of the stack that name what is measured."""
+        """Return the outputs of the stack that name the measured system."""
 
     def notes(self, config: ConfigT) -> tuple[str, ...]:
         """Return notes for reviewers about the config as the services read it."""
         return plaintext_warnings(config)
 
     def secret_keys(self, config: ConfigT) -> dict[str, set[str]]:
-        """Return the name of each Secret with the keys of the stack's configuration that it holds,
-        without those of uploads, which all kinds have."""
+        """Map the name of each Secret to the keys of the stack's configuration that it holds,
+        without the keys of uploads, which all kinds have."""
         return {}
 
     def check_files(self, files: Callable[[], Mapping[str, str]]) -> None:
-        """Raise ConfigError for files of the services that no ConfigMap can hold. Most kinds are
-        smaller, and to make the files takes a while."""
+        """Raise ConfigError for files of the services that exceed a ConfigMap. Most kinds have
+        small files and skip this check, because generating the files takes time."""
 
 
 def plaintext_warnings(config: Config) -> tuple[str, ...]:

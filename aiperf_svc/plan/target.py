@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.events import OF_PACKETS, SIGNALS
+from aiperf_svc.config.events import PACKET_KINDS, SIGNALS
 from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target, TargetPods
 from aiperf_svc.config.telemetry import PoolPages, Telemetry
@@ -35,8 +35,8 @@ MOCK_COMMAND = ("python", "-P", "-m", "aiperf_svc.mock_server")
 def target_pod(
     config: BenchmarkConfig, image: ImagePlan, *, listen: str = "0.0.0.0"
 ) -> PodPlan | None:
-    """Return the pod of the stack's own target; None if there is none. The mock server listens at
-    the address `listen`."""
+    """Return the pod of the stack's own target; None if it has none. The mock server listens on the
+    address `listen`."""
     target = config.deployment.target
     if target.kind in ("none", "release"):
         return None
@@ -80,7 +80,7 @@ def target_pod(
         placement=_placement(target, config.deployment.placement),
         run_as_root=target.run_as_root,
         read_only_root=not target.writable,
-        # A server that is the first process of its pod ignores the signals of an event.
+        # A server with PID 1 ignores the signals of an event.
         shares_processes=any(each.do in SIGNALS and not each.foreign for each in config.events),
         rollout=target.rollout,
         ready_timeout_s=seconds(target.ready_timeout),
@@ -88,9 +88,9 @@ def target_pod(
 
 
 def _network(config: BenchmarkConfig, image: ImagePlan) -> tuple[ContainerPlan, ...]:
-    """Return the containers that disturb what the pod sends, if an event does: one that checks the
-    kernel, and one that waits beside the server."""
-    if not any(each.do in OF_PACKETS for each in config.events):
+    """Return the containers that disturb the pod's traffic, if an event needs them: one that checks
+    the kernel, and one that waits beside the server."""
+    if not any(each.do in PACKET_KINDS for each in config.events):
         return ()
     check = ContainerPlan(
         name=f"{NETWORK}-check",
@@ -108,8 +108,8 @@ def _network(config: BenchmarkConfig, image: ImagePlan) -> tuple[ContainerPlan, 
 
 def in_visit(target: PodPlan, *, node: str = "", visit: str = "") -> PodPlan:
     """Return the target's pod for one of several visits: on the node with this value of the label
-    `kubernetes.io/hostname`, with an image that is asked for only once. Another `visit` is another
-    pod, even if nothing else differs."""
+    `kubernetes.io/hostname`, with an image that is pulled only once. A new `visit` makes a new pod,
+    even without any other difference."""
     required = target.placement.require_nodes | ({HOSTNAME: (node,)} if node else {})
     return msgspec.structs.replace(
         target,
@@ -120,8 +120,8 @@ def in_visit(target: PodPlan, *, node: str = "", visit: str = "") -> PodPlan:
 
 
 def watched_pods(config: BenchmarkConfig, identity: Identity, namespace: str) -> TargetPods:
-    """Return the pods whose replicas are watched, with the port of their page. `namespace` is the
-    stack's. Raises ConfigError."""
+    """Return the pods whose replicas are watched, with the port of their metrics page. `namespace`
+    is the stack's. Raises ConfigError."""
     pods = _watched_pods(config, identity, namespace)
     if pods.port is None:
         raise ConfigError("scaling.pods.port: give the port of the pods' page of metrics")
@@ -152,7 +152,7 @@ def _watched_pods(config: BenchmarkConfig, identity: Identity, namespace: str) -
 
 
 def resolve_url(config: BenchmarkConfig, host: str) -> str:
-    """Return `endpoint.url` with `host`, at which the stack's own target is reached.
+    """Return `endpoint.url` with the address `host` of the stack's own target.
 
     Raises ConfigError when the URL and `deployment.target` disagree.
     """
@@ -187,9 +187,9 @@ def resolve_url(config: BenchmarkConfig, host: str) -> str:
 
 
 def first_completion_ns(config: BenchmarkConfig) -> int:
-    """Return how long workers wait for a first completion. That of a release is always waited for:
-    a router responds before its pools can. In a queue the services are created with the target, not
-    after it."""
+    """Return how long workers wait for a first completion. They always wait for that of a release:
+    a router responds before its pools can. In a queue the services are created at the same time as
+    the target, not after it."""
     wait_ns, target = config.endpoint.wait_for_server, config.deployment.target
     if config.deployment.queue is not None and target.kind != "none":
         return max(wait_ns, target.ready_timeout)
@@ -197,7 +197,7 @@ def first_completion_ns(config: BenchmarkConfig) -> int:
 
 
 def pool_pages(config: BenchmarkConfig, identity: Identity) -> tuple[PoolPages, ...]:
-    """Return the pages of a release's pools, by the names of their Services."""
+    """Return the metrics pages of a release's pools, by the names of their Services."""
     return tuple(
         PoolPages(name=name, url=f"http://{identity.name(f'pool-{name}')}:{pool.port}{pool.path}")
         for name, pool in config.deployment.target.pools.items()
@@ -206,8 +206,8 @@ def pool_pages(config: BenchmarkConfig, identity: Identity) -> tuple[PoolPages, 
 
 
 def resolve_pages(config: BenchmarkConfig, host: str) -> Telemetry:
-    """Return `telemetry` with `host`, at which the stack's own target is reached, in the URLs of
-    pages; a URL without a port means that of the target. Raises ConfigError."""
+    """Return `telemetry` with the address `host` of the stack's own target in the URLs of pages; a
+    URL without a port gets the target's port. Raises ConfigError."""
     telemetry, target = config.telemetry, config.deployment.target
     update: dict[str, tuple[str, ...]] = {}
     for key, url, _ in telemetry.named_pages:
@@ -244,7 +244,7 @@ def _server(
 
 def _placement(target: Target, common: Placement) -> Placement:
     """Return the target's placement: its own keys, else those of `common`. A GPU adds the node
-    label of its type, if one is given, and a toleration for its usual taint."""
+    label of its type, if configured, and a toleration for its usual taint."""
     placement = target.placement.overriding(common)
     if target.gpu is None:
         return placement

@@ -1,8 +1,8 @@
 """Decides from a config and the facts about a machine which processes or pods will run. Pure, so
-that a diff can be reviewed.
+the decision can be reviewed as a diff.
 
 `plan()` decides everything that depends on the size of the load. The local launcher and the Pulumi
-program only translate its result: into processes, into pods.
+program only translate the result into processes or pods.
 """
 
 import math
@@ -25,35 +25,35 @@ SINGLETONS = (
 )
 
 CAPPED_SLOTS_PER_WORKER = 250
-"""Fewest slots of a worker under an open-loop cap or a limit on prefill. With fewer, a request
+"""Minimum slots of a worker under an open-loop cap or a limit on prefill. With fewer, a request
 waits in one worker while another has a free slot (pooling loss of many small queues)."""
 LOCAL_USERS_PER_WORKER = 50
-"""Users of a closed loop that are worth another worker in a local run, while there is a core."""
+"""Users of a closed loop per worker in a local run, as long as there are cores."""
 LOCAL_CONNECTIONS_PER_WORKER = 15_000
 """Connections of one worker in a local run, where the fd limit and the cores set the number of
 workers, not `connections_per_worker`."""
 MOST_CONNECTIONS_PER_WORKER = 15_000
-"""Connections of one worker that is sized by its load."""
+"""Maximum connections of a worker whose size depends on the load."""
 RESERVED_FDS = 512
 """File descriptors of a worker that are not connections: sockets of the bus, logs, libraries."""
 PROXY_CONCURRENCY_LIMIT = 5_000
-"""Most concurrent streams for the proxy. At 20 chunks of 230 bytes a second each, 5,000 streams are
-23 MB/s of the 350 MB/s that one thread forwards under CURVE."""
+"""Maximum concurrent streams through the proxy. At 20 chunks of 230 bytes a second each, 5,000
+streams are 23 MB/s of the 350 MB/s that one thread forwards under CURVE."""
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Facts about the place where the run happens."""
+    """Facts about the environment of the run."""
 
     where: Literal["local", "cluster"]
     cores: float = 2.0
-    """Cores usable by this run, by cgroup quota and affinity; not the node's count."""
+    """Cores usable by this run, by cgroup quota and affinity, not the node's count."""
     fd_limit: int = 1_048_576
     """Limit of file descriptors of one process."""
     memory_bytes: int = 0
     worker_requests_per_s: float = 5_000.0
-    """Open-loop rate that one worker carries; `aiperf-svc calibrate` measures it."""
+    """Open-loop rate of one worker; `aiperf-svc calibrate` measures it."""
     worker_chunks_per_s: float = 50_000.0
-    """Chunks of paced streams that one core reads: each wakes the worker, at 20 µs of CPU."""
+    """Chunks of paced streams that one core reads: each wakes the worker and costs 20 µs of CPU."""
     ceiling_requests_per_s: float = 0.0
     """Highest rate of all workers of the machine together; 0: never calibrated."""
 
@@ -64,8 +64,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def share_of(facts: Facts, count: int) -> Facts:
-    """Return what each of `count` parts has of a machine. Raises ConfigError if that is less than a
-    core."""
+    """Return the resources of each of `count` equal parts of a machine. Raises ConfigError if a
+    part is less than a core."""
     if facts.cores < count:
         raise ConfigError(
             f"targets: {count} runs at the same time need {count} cores, and this machine has "
@@ -102,15 +102,15 @@ class Topology(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
-    """Plan the topology for `config` at a place described by `facts`.
+    """Plan the topology for `config` in an environment described by `facts`.
 
-    Raises ConfigError when the load cannot be carried under the config's limits.
+    Raises ConfigError when the load exceeds the config's limits.
     """
     workers = _worker_count(config, facts)
     raw_route = config.deployment.raw_route
     if raw_route == "auto":
         # On one machine a direct socket costs nothing, while a proxy copies every record in the
-        # process that also takes them. On a cluster the proxy saves a port in each pod.
+        # process that also receives them. On a cluster the proxy saves a port in each pod.
         small = (config.load.concurrency or 0) <= PROXY_CONCURRENCY_LIMIT and workers <= 16
         raw_route = "proxy" if small and facts.where == "cluster" else "direct"
     processors = config.workers.record_processors or max(1, math.ceil(workers / 4))
@@ -122,9 +122,9 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
 
 
 def plan_ranks(deployment: Deployment, ranks: int, facts: Facts) -> Topology:
-    """Plan the topology of a benchmark that runs a tool on so many ranks: a worker for each, and
-    one record processor, which reads the tool's output."""
-    # Whole files go the direct way; a proxy would only copy them once more.
+    """Plan the topology of a benchmark that runs a tool on ranks: a worker for each rank, and one
+    record processor, which reads the tool's output."""
+    # Whole files use the direct route; a proxy would only copy them once more.
     return _topology(deployment, facts, Group(RANK_POD, (Service.WORKER,), ranks), 1, "direct")
 
 
@@ -152,7 +152,7 @@ def _topology(
 
 
 def most_users(load: Load) -> int | None:
-    """Return how many users of a closed loop send something in any phase, or the most requests in
+    """Return how many users of a closed loop send anything in any phase, or the maximum requests in
     flight; None: no limit. Users beyond the number of requests never send."""
     if load.concurrency is None or load.is_open_loop:
         return load.concurrency
@@ -160,7 +160,7 @@ def most_users(load: Load) -> int | None:
     if (warmup := load.warmup) is not None:
         users = warmup.concurrency or load.concurrency
         phases.append((users, warmup.requests or warmup.conversations))
-    # As many as the load has, at most: a warmup with more of them uses the same processes.
+    # At most the users of the load: a warmup with more users runs in the same processes.
     most = max(users if count is None else min(users, count) for users, count in phases)
     return min(load.concurrency, most)
 
@@ -195,7 +195,7 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
         if load.concurrency is not None:
             wanted = min(wanted, max(1, load.concurrency // CAPPED_SLOTS_PER_WORKER))
     elif facts.where == "local":
-        # One worker a core, one core left for the target or the control services.
+        # One worker per core, with one core left for the target or the control services.
         spare = max(1, int(facts.cores) - 1)
         wanted = max(wanted, min(spare, math.ceil((users or 1) / LOCAL_USERS_PER_WORKER)))
     slots = load.prefill_concurrency
@@ -219,11 +219,11 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
 
 
 def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) -> list[str]:
-    """Return warnings for the user before the run; empty if the load is below the ceiling or
-    nothing was calibrated.
+    """Return warnings for the user before the run; empty if the load is below the ceiling or the
+    machine is not calibrated.
 
-    This is a warning and not an error: the ceiling was measured with the server on the same cores,
-    and a server elsewhere leaves them to the client. The verdict decides.
+    This is a warning, not an error: the ceiling was measured with the server on the same cores,
+    while a remote server leaves them to the client. The verdict decides.
     """
     rate, shapes = config.load.peak_rate, ("stages", "rate_series", "bursts", "user_centric")
     given = (name for name in shapes if getattr(config.load, name) is not None)

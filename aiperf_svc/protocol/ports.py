@@ -1,5 +1,5 @@
-"""The port map: which service binds which socket. The numbers are the same in every pod; locally
-they are file names.
+"""The port map: which service binds which socket. The numbers are the same in every pod. In a local
+run they are file names.
 
 port  bound by            pattern            who connects
 5661  system controller   proxy, front       dataset clients (DEALER)
@@ -15,10 +15,10 @@ port  bound by            pattern            who connects
 5667  record processor    ROUTER             its workers (DEALER), when records go direct
 9090  records manager     HTTP               the runner
 
-In a stack of Jobs (`experiment.fan_out`) the collector has the place and the keys of the records
-manager. It binds 5557 as REP, to which the indexes connect (REQ) with a record processor's keys.
+In a stack of Jobs (`experiment.fan_out`) the collector replaces the records manager and uses its
+keys. It binds 5557 as REP, to which the indexes connect (REQ) with a record processor's keys.
 
-Clients are known by their keys: a service's socket admits the services listed for its port.
+Clients are identified by their keys: a service's socket admits the services listed for its port.
 """
 
 from collections.abc import Iterable

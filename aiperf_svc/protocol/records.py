@@ -2,7 +2,7 @@
 
 Raw records go from worker to record processor, metric rows from record processor to records
 manager. They are the only messages whose volume grows with the load, so their fixed fields are
-rows of a packed little-endian layout: the sender appends with one `struct.pack`, the receiver sees
+rows of a packed little-endian layout. The sender appends with one `struct.pack`; the receiver sees
 all rows of a message as one numpy array without touching them one by one.
 
 All times are CLOCK_REALTIME nanoseconds of the worker's own machine (`_wall_ns`), 0 where there is
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNKNOWN_TOKENS: Final = -1
-"""Stands for a number of tokens that was not reported, in both formats."""
+"""A number of tokens that was not reported, in both formats."""
 UNCOUNTED_TOKENS: Final = -2
-"""Stands for a number of tokens that were received and not counted."""
+"""A number of tokens that were received but not counted."""
 
 CONTRADICTORY_TOKENS: Final = -2
-"""Instead of a count of cached tokens of a response that states the prompt's counts twice, with
+"""Replaces the count of cached tokens if a response states the prompt's counts twice, with
 different values."""
 
 
@@ -47,10 +47,10 @@ class Flag(IntFlag):
     CAPPED = 128
     """The request had to wait for the concurrency cap, a prefill slot or the connection limit."""
     ABANDONS = 256
-    """The client leaves a set time after the request was sent, if the response has not ended by
+    """The client abandons the request a set time after sending it, unless the response has ended by
     then."""
     BLOCKED = 512
-    """The user's clock wanted the turn before the response to the turn before it had ended."""
+    """The turn was due by the user's clock before the previous response had ended."""
 
 
 _FRAGMENT_FIELDS: list[tuple[str, str, str]] = [
@@ -88,7 +88,7 @@ FRAGMENT = struct.Struct("<" + "".join(code for _, code, _ in _FRAGMENT_FIELDS))
 FRAGMENT_DTYPE = np.dtype([(name, kind) for name, _, kind in _FRAGMENT_FIELDS])
 
 READ = struct.Struct("<qqqI")
-"""One read: kernel stamp, time of the previous poll, time at which our code had it, length."""
+"""One read: kernel stamp, time of the previous poll, time at which our code got it, length."""
 READ_DTYPE = np.dtype(
     [
         ("stamp_wall_ns", "<i8"),
@@ -103,7 +103,7 @@ METRIC_DTYPE = np.dtype(
         ("seq", "<u8"),
         ("index", "<u8"),
         ("due_wall_ns", "<i8"),
-        ("start_wall_ns", "<i8"),  # when the request took its connection, or began to make it
+        ("start_wall_ns", "<i8"),  # when the request took its connection, or began to open it
         ("sent_wall_ns", "<i8"),
         ("ack_wall_ns", "<i8"),
         ("first_token_wall_ns", "<i8"),  # first content or reasoning delta

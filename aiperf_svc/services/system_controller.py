@@ -141,10 +141,10 @@ class SystemController(BaseService):
     def on_cancel_requested(self, message: CancelRequested) -> None:
         if self._sequence is not None:
             self._sequence.cancel(message.reason)
-        self._handle(run_machine.CancelAsked(message.reason))
+        self._handle(run_machine.CancelRequested(message.reason))
 
     def on_start_requested(self, message: StartRequested) -> None:
-        self._handle(run_machine.StartGiven(message.at_wall_ns))
+        self._handle(run_machine.StartScheduled(message.at_wall_ns))
 
     def _handle_failed(self, reason: str) -> None:
         self._handle(run_machine.DeadlinePassed(self._machine.state, reason))

@@ -1,16 +1,16 @@
-"""Checks of a tool: did every step run, on every rank, to its end and with a result?"""
+"""Checks of a tool: did every step run on every rank, finish and have a result?"""
 
 from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded, run_ended
 from aiperf_svc.workloads.step_evidence import StepEvidence, not_retried, place_of, witnessed
 
 
 def run(e: StepEvidence) -> Reason:
-    """Check that the run came to its end."""
+    """Check that the run finished."""
     return run_ended(e.failure)
 
 
 def steps(e: StepEvidence) -> Reason:
-    """Compare the steps that were run with those that were planned."""
+    """Compare the steps that ran with the planned ones."""
     done = sum(not attempt.problem for attempt in e.attempts)
     failed = sum(attempt.has_failed for attempt in e.attempts)
     missing = e.planned - done - failed

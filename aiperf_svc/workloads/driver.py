@@ -1,5 +1,5 @@
-"""What goes through the trials of an experiment: beside the system controller, or in a session that
-names them one by one (docs/decisions/0053-one-session-for-every-run.md)."""
+"""The driver of an experiment's trials: beside the system controller, or in a session that starts
+the trials one by one (docs/decisions/0053-one-session-for-every-run.md)."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ from aiperf_svc.workloads.trials import trial_config
 def experiment_machine(
     config: Config, ended: Sequence[EndedTrial], *, has_replacements: bool = True
 ) -> ExperimentMachine:
-    """Return what decides which trial of an experiment is next. Those that have `ended` in a folder
-    that is resumed, in the order of running, are not run again."""
+    """Return the machine that chooses the next trial of an experiment. Trials that have `ended` in
+    a resumed folder, in the order of running, do not run again."""
     experiment = config.experiment
     assert experiment is not None
     strategy: Strategy | None
@@ -30,7 +30,7 @@ def experiment_machine(
         strategy = SearchTrials(search_machine(config.inference))
         for trial, finding in ended:
             if strategy.next() != trial:
-                break  # The search takes another path from here.
+                break  # The search chooses other trials from here.
             strategy.add(trial, finding)
     else:
         trials = plan_trials(experiment, config.random_seed)

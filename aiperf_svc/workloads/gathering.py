@@ -1,4 +1,4 @@
-"""Makes the reading of a step from the pieces that couriers send. Pure."""
+"""Builds the reading of a step from the pieces that couriers send. Pure."""
 
 from collections.abc import Set
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from aiperf_svc.workloads.steps import Command, Output, PlannedStep, Reading, Un
 
 STDOUT, STDERR = "stdout", "stderr"
 TAIL_BYTES = 4_096
-"""End of the output of a failed command from which the last lines are shown."""
+"""Bytes at the end of a failed command's output, from which its last lines are shown."""
 SHOWN_CHARACTERS = 500
 
 
@@ -32,17 +32,17 @@ class GatheredStep:
     def __init__(self, number: int) -> None:
         self.number = number
         self._files: dict[tuple[int, str], bytearray] = {}
-        """By index of the command and name of the file."""
+        """Content by index of the command and name of the file."""
         self._counts: dict[int, int] = {}
-        """Rank to its pieces so far."""
+        """Pieces of each rank so far."""
         self._wanted: dict[int, int] = {}
-        """Rank to how many there are, once its last one is here."""
+        """Number of pieces of each rank, known from its last piece."""
         self._reports: dict[int, RankReport] = {}
         self._plan: PlannedStep | None = None
-        """Known with the first report."""
+        """Known from the first report."""
 
     def add(self, piece: StepOutput) -> None:
-        """Take one piece; those of a rank come in order."""
+        """Add one piece. The pieces of a rank arrive in order."""
         self._counts[piece.rank] = self._counts.get(piece.rank, 0) + 1
         self._files.setdefault((piece.command, piece.file), bytearray()).extend(piece.data)
         if piece.is_last and piece.report is not None:
@@ -52,7 +52,7 @@ class GatheredStep:
                 self._plan = msgspec.json.decode(piece.report.plan, type=PlannedStep)
 
     def is_complete(self, lost: Set[int]) -> bool:
-        """Return whether all pieces are here; `lost` ranks send no more."""
+        """Return whether all pieces have arrived; `lost` ranks send no more."""
         if self._plan is None:
             return False
         return all(
@@ -62,7 +62,7 @@ class GatheredStep:
         )
 
     def finish(self, config: WorkloadConfig[Any]) -> FinishedStep:
-        """Return the outcome of the attempt, when it is complete."""
+        """Return the outcome of a complete attempt."""
         plan = self._plan
         assert plan is not None
         ends = {end.index: end for report in self._reports.values() for end in report.ends}
@@ -77,7 +77,7 @@ class GatheredStep:
             except UnreadableOutput as error:
                 problem = str(error)
             except Exception as error:
-                # A reader may be of another package. The other steps do not depend on it.
+                # A reader may come from another package. Other steps do not depend on it.
                 problem = f"the reader of {config.kind} failed: {type(error).__name__}: {error}"
             else:
                 problem = "; ".join(reading.errors)
@@ -102,7 +102,7 @@ class GatheredStep:
             if end.exit_code and not end.was_told_to_end:
                 output = self._file(index, STDERR) or self._file(index, STDOUT)
                 text = output[-TAIL_BYTES:].decode("utf-8", "replace")
-                return f"rank {command.rank}: {how_it_ended(command, end.exit_code, text)}"
+                return f"rank {command.rank}: {failure_text(command, end.exit_code, text)}"
         return ""
 
     def _output(self, index: int, command: Command, end: CommandEnd, *, is_server: bool) -> Output:
@@ -126,7 +126,7 @@ class GatheredStep:
 
 
 def commands_of(plan: PlannedStep) -> list[tuple[int, Command, bool]]:
-    """Return index, command and whether it is a server, of all commands of a step, the servers
+    """Return index, command and whether it is a server, for all commands of a step, servers
     last."""
     step = plan.step
     both = [(command, False) for command in step.commands] + [(c, True) for c in step.servers]
@@ -134,23 +134,23 @@ def commands_of(plan: PlannedStep) -> list[tuple[int, Command, bool]]:
 
 
 def newest_lines(text: str) -> list[str]:
-    """Return the complete lines of the end of an output, newest first. Tools that overwrite a line
+    """Return the complete lines at the end of an output, newest first. Tools that overwrite a line
     of the terminal end it with a carriage return."""
     whole, _, _ = text.replace("\r", "\n").rpartition("\n")
     return whole.split("\n")[::-1]
 
 
-def how_it_ended(command: Command, code: int, output: str) -> str:
+def failure_text(command: Command, code: int, output: str) -> str:
     """Return how a command failed, with the last lines of its output."""
     how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
     if code == 127:
-        how += ", as a shell does that finds no such program"
+        how += ", the shell's code for a missing program"
     text = _last_lines(output)
     return f"{command.argv[0]} {how}" + (f": {text}" if text else "")
 
 
 def _last_lines(text: str) -> str:
-    """Return the last lines of a text, up to a limit. Rulers around a message are left out."""
+    """Return the last lines of a text, up to a limit, without rulers around a message."""
     shown: list[str] = []
     for line in reversed(text.splitlines()):
         words = line.strip()

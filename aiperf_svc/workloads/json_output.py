@@ -1,5 +1,5 @@
-"""Reads JSON that a tool printed. A field that is missing or has another type is an
-UnreadableOutput that names it: no field has a default."""
+"""Reads JSON that a tool printed. No field has a default: a field that is missing or has another
+type raises an UnreadableOutput that names it."""
 
 import json
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from typing import Any
 from aiperf_svc.workloads.steps import UnreadableOutput
 
 _SHOWN = 200
-"""Characters of an output that a message repeats."""
+"""Maximum characters of an output that a message repeats."""
 
 
 class Fields:
-    """A part of a JSON document, and where it is."""
+    """A part of a JSON document, and its location."""
 
     __slots__ = ("_node", "_where")
 
@@ -21,7 +21,7 @@ class Fields:
         self._where = where
 
     def has(self, *path: str) -> bool:
-        """Return whether there is anything at a path of keys."""
+        """Return whether a path of keys has a value."""
         node = self._node
         for key in path:
             if not isinstance(node, dict) or key not in node:

@@ -1,7 +1,7 @@
 """The command that starts an MPI program on ranks.
 
-`mpirun` runs on the first rank. It starts its daemon on the other ranks through the rank's agent,
-which it takes for ssh.
+`mpirun` runs on the first rank. It starts its daemon on the other ranks with the rank's agent in
+place of ssh.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ def open_mpi(
     shares_memory: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> Command:
-    """The command of Open MPI's `mpirun`. With `shares_memory`, processes of one host exchange
-    messages in memory; otherwise every message takes the transport. `env` is for every process."""
+    """Return the command of Open MPI's `mpirun`. With `shares_memory`, processes of one host use
+    shared memory; otherwise every message uses the transport. Every process gets `env`."""
     slots = _slots(hosts)
     first = hosts[0][0]
     network = _network([rank for rank, _ in hosts])
-    # Containers of one node see the same cores, so bound processes would share the first ones.
+    # Containers of one node see the same cores, so bound processes would all use the first ones.
     argv = ["mpirun", "--bind-to", "none", "--map-by", "slot"]
     settings = {
         "plm": "rsh",
@@ -45,7 +45,7 @@ def open_mpi(
             "btl": "self,vader,tcp" if shares_memory else "self,tcp",
             "osc": "^ucx",
             "btl_tcp_if_include": network,
-            # Over TCP the cost is below what can be measured, and a core may be shared.
+            # Over TCP the cost is too small to measure, and a core may be shared.
             "mpi_yield_when_idle": "1",
         }
         # Copies between the memories of two processes need a capability that pods lack.
@@ -63,7 +63,7 @@ def open_mpi(
     own = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        # mpirun crashes for a user who has neither a name nor a home.
+        # mpirun crashes for a user without a name and a home.
         "HOME": first.work,
     }
     return Command(rank=first.number, argv=tuple(argv), env={**own, **variables, **spec.env})
@@ -72,8 +72,8 @@ def open_mpi(
 def intel_mpi(
     hosts: Sequence[Host], program: Iterable[str], spec: WorkloadSpec, transport: Transport
 ) -> Command:
-    """The command of Intel MPI's `mpirun`; each host has the same number of processes. Every
-    message takes the transport."""
+    """Return the command of Intel MPI's `mpirun`. Each host has the same number of processes, and
+    every message uses the transport."""
     slots = _slots(hosts)
     first = hosts[0][0]
     argv = ["mpirun", "-bootstrap", "ssh", "-bootstrap-exec", first.agent]
@@ -100,7 +100,7 @@ def rdma_privilege(transport: Transport) -> tuple[str, ...]:
 
 
 def _slots(hosts: Sequence[Host]) -> dict[str, int]:
-    """Return the processes by address, in the order of the hosts. Local ranks have one address."""
+    """Return the number of processes by address, in host order. Local ranks share one address."""
     slots: dict[str, int] = {}
     for rank, count in hosts:
         slots[rank.address] = slots.get(rank.address, 0) + count
@@ -108,8 +108,8 @@ def _slots(hosts: Sequence[Host]) -> dict[str, int]:
 
 
 def _network(ranks: Sequence[Rank]) -> str:
-    """The interface that all ranks use, or the smallest network that has all their addresses; the
-    loopback interface where they have one address."""
+    """Return the interface that all ranks use, or the smallest network that contains all their
+    addresses; the loopback interface if they share one address."""
     names = {rank.interface for rank in ranks}
     if len(names) == 1 and "" not in names:
         return names.pop()

@@ -1,5 +1,5 @@
-"""The pairs of ranks that a benchmark of two ranks measures, in which order and at which time, and
-the names of its steps."""
+"""The pairs of ranks that a benchmark of two ranks measures, their order and concurrency, and the
+names of the steps."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -17,8 +17,8 @@ Pair = tuple[Rank, Rank]
 def pairs(
     config: WorkloadConfig[Any], ranks: Sequence[Rank], *, is_directed: bool
 ) -> tuple[Pair, ...]:
-    """Return ranks 0 and 1, or every pair with `deployment.ranks.pairs` all or rounds: both
-    directions of a directed test, one of a symmetric test."""
+    """Return ranks 0 and 1, or every pair if `deployment.ranks.pairs` is all or rounds: in both
+    directions for a directed test, once for a symmetric test."""
     match config.deployment.ranks.pairs:
         case "one":
             return ((ranks[0], ranks[1]),)
@@ -36,9 +36,9 @@ def pairs(
 
 @cache
 def circle_rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return rounds of disjoint pairs of the numbers from 0, so that each pair is in one round: the
-    circle method of round-robin tournaments. N numbers take N - 1 rounds; if N is odd it is N, and
-    one number rests in each."""
+    """Return rounds of disjoint pairs of the numbers from 0 that contain each pair once: the circle
+    method of round-robin tournaments. N numbers need N - 1 rounds, or N if N is odd, where one
+    number rests in each."""
     places = [*range(count), *([None] if count % 2 else [])]
     rounds = []
     for _ in range(len(places) - 1):
@@ -47,7 +47,7 @@ def circle_rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
         rounds.append(
             tuple((a, b) for a, b in opposite if a is not None and b is not None),
         )
-        # The first stays, and all others move on by one place.
+        # The first stays, and all others move by one position.
         places = [places[0], places[-1], *places[1:-1]]
     return tuple(rounds)
 
@@ -55,8 +55,8 @@ def circle_rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
 def at_the_same_time(
     steps: Iterable[Step], ranks: Sequence[Rank], *, most_nodes: int | None = None
 ) -> tuple[Step, ...]:
-    """Return the steps in groups, as long as steps that follow each other have nodes of their own,
-    and a group has at most `most_nodes`. Two steps on one node would compete for it."""
+    """Group consecutive steps as long as they use different nodes and a group has at most
+    `most_nodes`. Two steps on one node would compete for it."""
     nodes = {rank.number: rank.node for rank in ranks}
     grouped: list[Step] = []
     number, used, kind = 0, set[str](), None
@@ -82,7 +82,7 @@ def pair_labels(pair: Pair) -> dict[str, str]:
 
 
 def _node_names(pair: Pair) -> tuple[str, str]:
-    """Return the nodes of a pair, with the numbers of the ranks if they share a node."""
+    """Return the nodes of a pair, with rank numbers if both ranks share a node."""
     source, target = pair
     if source.node == target.node:
         return f"{source.node} rank {source.number}", f"{target.node} rank {target.number}"

@@ -1,5 +1,5 @@
-"""What the kinds that run perftest (`ib_write_bw` and its sisters) have in common: keys, commands
-and the rows that it prints."""
+"""Common parts of the kinds that run perftest (`ib_write_bw` and its sisters): keys, commands and
+printed rows."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, TypeVar
@@ -44,9 +44,9 @@ class PerftestWorkload(ToolWorkload[SpecT]):
     """One test of perftest, by `ib_write_*` or `ib_read_*`."""
 
     suffix: ClassVar[str]
-    """What follows the mode in the name of the program."""
+    """Suffix after the mode in the name of the program."""
     is_directed: ClassVar[bool]
-    """Whether the first rank of a pair is the one that sends."""
+    """Whether the first rank of a pair sends."""
 
     def tools_of(self, config: WorkloadConfig[SpecT]) -> tuple[Tool, ...]:
         return (Tool(f"ib_{config.workload.mode}_{self.suffix}", "perftest"),)
@@ -63,11 +63,11 @@ class PerftestWorkload(ToolWorkload[SpecT]):
         return ("IPC_LOCK",)
 
     def own_arguments(self, spec: SpecT) -> tuple[str, ...]:
-        """Return the arguments of this test besides those that all have."""
+        """Return the arguments of this test, in addition to the common ones."""
         return ()
 
     def steps(self, config: WorkloadConfig[SpecT], ranks: Sequence[Rank]) -> tuple[Step, ...]:
-        """Return a step for each pair. The server ends by itself after its one test."""
+        """Return one step per pair. The server exits by itself after one test."""
         spec, (tool,) = config.workload, self.tools_of(config)
         argv = (
             *(tool.name, "-a", "-F", "-R", "-p", str(spec.port), "-n", str(spec.iterations)),
@@ -82,7 +82,7 @@ class PerftestWorkload(ToolWorkload[SpecT]):
                 Step(
                     name=pair_name(pair),
                     labels=pair_labels(pair),
-                    # With -R the server listens through the RDMA connection manager: no TCP port
+                    # With -R the server listens through the RDMA connection manager, so no TCP port
                     # shows when it is ready.
                     servers=(Command(rank=server.number, argv=argv),),
                     commands=(Command(rank=client.number, argv=(*argv, server.address)),),
@@ -95,8 +95,8 @@ class PerftestWorkload(ToolWorkload[SpecT]):
 def client_rows(
     outputs: Sequence[Output], header: str, columns: int
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the rows below the header, which the client prints. Other lines, about devices and
-    addresses, are left out."""
+    """Return the rows below the header, which the client prints. Skip other lines about devices and
+    addresses."""
     client = next(output for output in outputs if not output.is_server)
     where = f"perftest on rank {client.rank}"
     lines = client.text.splitlines()

@@ -1,4 +1,4 @@
-"""Checks of a tool: did the ranks do what was asked for, together and unhindered?"""
+"""Checks of a tool: did the ranks run as configured, together and undisturbed?"""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -10,31 +10,31 @@ from aiperf_svc.domain.number_text import significant
 from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
 
-# A pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
+# A pair contains two limits: beyond the first the run is degraded, beyond the second invalid.
 TOO_SHORT = (0.02, 0.10)
 TOO_LONG = 0.10
 LONGER_NS = 2_000_000_000
-"""Time that a step may take beyond its length: to connect, to exchange results, to end."""
+"""Time that a step may exceed its length: to connect, to exchange results, to exit."""
 START_SKEW_NS = (5_000_000, 100_000_000)
 START_SKEW_SHARE = 0.01
-"""Share of the step from which a skew is invalid, where that is less than 100 ms."""
+"""Share of the step from which a skew is invalid, if that is less than 100 ms."""
 LATE_START_NS = 100_000_000
 THROTTLED_SHARE = (0.01, 0.20)
-"""Limits of the time for which the CPU quota stopped a rank. From a fifth on, the quota is what was
-measured."""
+"""Limits for the time in which the CPU quota throttled a rank. From a fifth on, the run measured
+the quota."""
 CPU_PRESSURE = 0.20
 MEMORY_PRESSURE = 0.10
 STOLEN_SHARE = 0.05
 SPREAD = 0.05
-"""Limit of the standard deviation over repetitions, as a share of the average."""
+"""Limit for the standard deviation over repetitions, as a share of the average."""
 COURIER_SHARE = 0.02
 SHORTEST_LOAD_NS = 1_000_000_000
-"""A step shorter than this is taken for as long when its courier's load is judged: starting it
-takes the same few milliseconds."""
+"""Shorter steps count as this long when their courier's load is judged, since starting a step
+always takes the same few milliseconds."""
 
 
 def step_length(e: StepEvidence) -> Reason | None:
-    """Compare the length of each step with the length that the config asks for."""
+    """Compare the length of each step with the configured length."""
     known = [a for a in e.counted if a.plan.step.expected_ns and a.length_ns]
     return worst([_length(attempt) for attempt in known]) if known else None
 
@@ -44,7 +44,7 @@ def _length(attempt: Attempt) -> Reason:
     shortest_ns, who = attempt.shortest
     short = 1 - shortest_ns / expected_ns
     long = (attempt.length_ns - expected_ns - LONGER_NS) / expected_ns
-    # A rank that ends early counts, however long the others take.
+    # A rank that ends early counts, even if the others take longer.
     is_short = short > max(long, 0.0)
     length_ns = shortest_ns if is_short else attempt.length_ns
     where = who if is_short else ""
@@ -52,8 +52,8 @@ def _length(attempt: Attempt) -> Reason:
         "step-length",
         short if is_short else max(long, 0.0),
         TOO_SHORT if is_short else TOO_LONG,
-        text=f"{attempt.name} took {significant(length_ns / 1e9, 3)} s{where}; "
-        f"{expected_ns / 1e9:g} s were asked for",
+        text=f"{attempt.name} took {significant(length_ns / 1e9, 3)} s{where}; expected "
+        f"{expected_ns / 1e9:g} s",
         remedy="look at the tool's output under raw/: did it end early, or wait for something?",
     )
 
@@ -80,7 +80,7 @@ def tool_versions(e: StepEvidence) -> Reason | None:
 
 
 def same_node(e: StepEvidence) -> Reason | None:
-    """Check that the ranks of a step are on different nodes, if the config asks for that."""
+    """Check that the ranks of a step are on different nodes, if the config requires it."""
     several = [a for a in e.counted if len(a.witnesses) > 1]
     if not several:
         return None
@@ -104,8 +104,8 @@ def same_node(e: StepEvidence) -> Reason | None:
         "same-node",
         len(shared),
         unit="pairs",
-        text=f"{text}; deployment.ranks.nodes asks for apart",
-        remedy="look at the cluster's nodes and the ranks' pods: who placed them so?",
+        text=f"{text}; deployment.ranks.nodes is apart",
+        remedy="check how the scheduler placed the pods of the ranks",
     )
 
 
@@ -154,7 +154,7 @@ def late_start(e: StepEvidence) -> Reason | None:
 
 
 def throttled(e: StepEvidence) -> Reason | None:
-    """Judge the time for which the CPU quota stopped a rank."""
+    """Judge the time in which the CPU quota throttled a rank."""
     return _worst_share(
         e,
         "throttled",
@@ -192,7 +192,7 @@ def memory_pressure(e: StepEvidence) -> Reason | None:
 
 
 def stolen(e: StepEvidence) -> Reason | None:
-    """Judge the CPU time that the machine's host took for others."""
+    """Judge the steal time: CPU time that the machine's host used for others."""
     return _worst_share(
         e,
         "stolen",
@@ -254,10 +254,10 @@ def _pressure(
     text: str,
     remedy: str,
 ) -> Reason | None:
-    """Grade a share that a kernel without PSI does not count."""
+    """Grade a share that is missing on kernels without PSI."""
     reason = _worst_share(e, check, share_of, limit, text, remedy)
     if reason is None and e.counted:
-        return note(check, "the kernel of no node counts this (/proc/pressure): nothing is judged")
+        return note(check, "no node's kernel reports this (/proc/pressure), so it is not judged")
     return reason
 
 
@@ -269,7 +269,7 @@ def _worst_share(
     text: str,
     remedy: str,
 ) -> Reason | None:
-    """Grade the worst rank and step by a share of the step's length, among those that have one."""
+    """Grade the worst rank and step by a share of the step's length, if known."""
     shares = [
         (share, witness, attempt)
         for attempt, witness in witnessed(e.counted)

@@ -1,8 +1,8 @@
-"""The kinds of workloads: those of this project, and those of installed packages. Reads a config of
-any kind.
+"""The kinds of workloads, from this project and from installed packages. Reads a config of any
+kind.
 
-A package adds a tool by an entry point of the group `aiperf_svc.workloads`: the kind's name, and
-the `ToolWorkload` instance that it stands for.
+A package adds a tool with an entry point of the group `aiperf_svc.workloads`: its name is the kind,
+its object the `ToolWorkload` instance.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,17 +38,17 @@ OWN: tuple[str, ...] = (
     "lm-eval",
     "qualify",
 )
-"""Kinds of this project. The folder is the kind's name with underscores."""
+"""Kinds of this project. The folder has the kind's name with underscores."""
 
 
 def kinds() -> tuple[str, ...]:
-    """Return the names of all tools, those of packages after our own."""
+    """Return the names of all tools, ours before those of packages."""
     return OWN + tuple(sorted(set(_entry_points()) - set(OWN)))
 
 
 @cache
 def tool(kind: str) -> ToolWorkload[Any]:
-    """Return the workload of a tool. Raises ConfigError for an unknown kind, or one whose package
+    """Return the workload of a tool. Raises ConfigError for an unknown kind, or if its package
     cannot be imported."""
     if kind in OWN:
         found = import_module(f"aiperf_svc.workloads.{kind.replace('-', '_')}").WORKLOAD
@@ -119,8 +119,8 @@ def parse_benchmark(
 
 
 def kind_of(data: Mapping[str, Any]) -> str:
-    """Return the kind of a config as it is written; the default is `inference`. A kind that is not
-    a text is returned as text, so that the error message can name it."""
+    """Return the kind of a config as written; the default is `inference`. A kind of the wrong type
+    is converted to text, so the error message can show it."""
     written = data.get("workload")
     if written is None:
         return INFERENCE

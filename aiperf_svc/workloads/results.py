@@ -1,7 +1,7 @@
-"""Makes the result of a run from the records of its steps, with the verdict on the tool. Pure.
+"""Builds the result of a run from the records of its steps, with the tool's verdict. Pure.
 
-Each check of the verdict compares the output of the tool, or the config, with the counters that
-couriers read for their ranks. A check that has nothing to compare gives an `info`, or no result.
+Each check of the verdict compares the tool's output, or the config, with the counters that couriers
+read for their ranks. A check without data to compare returns an `info` or no result.
 """
 
 from collections import defaultdict
@@ -73,11 +73,11 @@ _CAUSES = (
     ("interface-bytes", "bytes-differ"),
     ("throttled", "rank-starved"),
 )
-"""Check to cause. The first that is invalid names it."""
+"""Check to cause. The first invalid check determines the cause."""
 
 
 class FinishedSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known when the steps of a run have ended."""
+    """Everything known at the end of a run's steps."""
 
     run_id: str
     version: str
@@ -86,12 +86,12 @@ class FinishedSteps(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[StepRecord, ...]
     """One for each attempt, in any order."""
     planned: int
-    """Steps of the run, with all repetitions; 0 if it ended before they were known."""
+    """Steps of the run, repetitions included; 0 if it ended before they were known."""
     ranks: tuple[RankFacts, ...]
     is_local: bool
     """Whether the ranks were processes of this machine."""
     failure: str = ""
-    """Why the run failed; empty when it did not."""
+    """Why the run failed; empty if it did not."""
     was_cancelled: bool = False
     cli_command: str = ""
     start_wall_ns: int
@@ -100,8 +100,8 @@ class FinishedSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> ToolResult:
-    """The result of a run. Failed attempts are kept as steps; only the last successful attempt at
-    each measured step counts in metrics, series and tables."""
+    """Return the result of a run. Failed attempts are kept as steps. Metrics, series and tables use
+    the last successful attempt at each measured step."""
     config = finished.config
     attempts = attempts_of(finished.records)
     infos = workload.metrics_of(config)
@@ -138,12 +138,12 @@ def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> Too
         accounts=_accounts(finished.planned, attempts),
         metrics=metrics,
         series=tuple(
-            StepSeries(**_place(attempt), series=series)
+            StepSeries(**_step_fields(attempt), series=series)
             for attempt in counted
             for series in attempt.reading.series
         ),
         tables=tuple(
-            StepTable(**_place(attempt), table=table)
+            StepTable(**_step_fields(attempt), table=table)
             for attempt in counted
             for table in attempt.reading.tables
         ),
@@ -157,18 +157,18 @@ def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> Too
 
 
 def attempts_of(records: Iterable[StepRecord]) -> tuple[Attempt, ...]:
-    """The attempts of a run in their order. What a tool reports as an error in its output is a
-    problem of the attempt."""
+    """Return the attempts of a run in order. An error in a tool's output is a problem of the
+    attempt."""
     planned = [(msgspec.json.decode(r.plan, type=PlannedStep), r) for r in records]
     planned.sort(key=lambda pair: pair[0].number)
-    last = {_same(plan): plan.attempt for plan, _ in planned}
+    last = {_step_key(plan): plan.attempt for plan, _ in planned}
     return tuple(
-        _attempt(plan, record, was_retried=plan.attempt < last[_same(plan)])
+        _attempt(plan, record, was_retried=plan.attempt < last[_step_key(plan)])
         for plan, record in planned
     )
 
 
-def _same(plan: PlannedStep) -> tuple[str, int]:
+def _step_key(plan: PlannedStep) -> tuple[str, int]:
     return plan.step.name, plan.repetition
 
 
@@ -179,7 +179,7 @@ def _attempt(plan: PlannedStep, record: StepRecord, *, was_retried: bool) -> Att
             reading = msgspec.json.decode(record.reading, type=Reading)
             problem = problem or "; ".join(reading.errors)
         except msgspec.DecodeError as error:
-            # JSON has no number for NaN or infinity.
+            # JSON cannot represent NaN and infinity.
             problem = problem or f"its reading has no usable numbers: {error}"
     elif plan.step.is_measured:
         problem = problem or "its output was not read"
@@ -194,16 +194,16 @@ def _attempt(plan: PlannedStep, record: StepRecord, *, was_retried: bool) -> Att
 
 
 def _metrics(infos: Sequence[MetricInfo], counted: Sequence[Attempt]) -> tuple[MetricResult, ...]:
-    """The metrics that have values, in the workload's order."""
+    """Return the metrics that have values, in the workload's order."""
     values: dict[str, list[MetricValue]] = defaultdict(list)
     for attempt in counted:
         for tag, value in attempt.reading.values.items():
-            values[tag].append(MetricValue(**_place(attempt), value=value))
+            values[tag].append(MetricValue(**_step_fields(attempt), value=value))
     return tuple(MetricResult.of(info, values[info.tag]) for info in infos if info.tag in values)
 
 
-def _place(attempt: Attempt) -> dict[str, Any]:
-    """Return the fields that say in which step a value was measured."""
+def _step_fields(attempt: Attempt) -> dict[str, Any]:
+    """Return the fields that identify the step of a value."""
     step = attempt.plan.step
     return {"step": step.name, "repetition": attempt.plan.repetition, "labels": step.labels}
 
@@ -221,7 +221,7 @@ def _accounts(planned: int, attempts: Sequence[Attempt]) -> StepAccounts:
 
 
 def _facts(readings: Iterable[Reading]) -> dict[str, str]:
-    """Return the facts by name; if steps differ, the texts of all of them."""
+    """Return the facts by name, with all texts if steps differ."""
     found: dict[str, dict[str, None]] = {}
     for reading in readings:
         for name, text in reading.facts.items():

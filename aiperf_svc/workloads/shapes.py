@@ -1,6 +1,6 @@
-"""Groups trials by what they need besides the load: those of one shape run, one after the other, in
-the same processes or pods. The shapes themselves run one after the other too, or at the same time
-in stacks of their own or as the indexes of Jobs."""
+"""Groups trials into shapes by their needs besides the load. The trials of a shape run one after
+the other in the same processes or pods. Shapes also run one after the other, or at the same time in
+separate stacks or as the indexes of Jobs."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ SHAPE_KEYS: dict[Where, tuple[str, ...]] = {
         "workload.image",
         "workload.env",
         "workload.secret_env",
-        # They decide what the pods may reach, or which secrets they have.
+        # They determine what the pods may reach, or which secrets they have.
         "endpoint.url",
         "endpoint.urls",
         "endpoint.api_key_env",
@@ -33,18 +33,18 @@ SHAPE_KEYS: dict[Where, tuple[str, ...]] = {
         "dataset.max_download",
     ),
 }
-"""Keys whose values make a shape. The ranks of a workload do so too, whatever keys they follow
-from."""
+"""Keys whose values define a shape. So does the number of a workload's ranks, whatever keys
+determine it."""
 MOST_BY_ROOM = 16
-"""Most stacks at the same time where only the room limits them: each takes a process of Pulumi on
-the machine of the command, of some hundred megabytes."""
+"""Maximum stacks at the same time if only the room limits them: each takes a process of Pulumi of
+some hundred megabytes on the machine of the command."""
 
 
 class Shape(NamedTuple):
     """Trials that run in the same processes or pods."""
 
     parameters: Parameters
-    """The parameters that make this shape."""
+    """The parameters that define this shape."""
     members: tuple[TrialConfig, ...]
     """In the order of running."""
 
@@ -62,8 +62,8 @@ class Shape(NamedTuple):
 def shapes(
     members: Sequence[TrialConfig], where: Where, blocks: Blocks | None = None
 ) -> tuple[Shape, ...]:
-    """Group trials by shape, in the order of each shape's first trial. In `blocks` only trials that
-    follow each other are grouped, so that a shape comes again for each visit."""
+    """Group trials by shape, in the order of each shape's first trial. In `blocks` only consecutive
+    trials are grouped, so a shape occurs again in each visit."""
     restarts = blocks is not None and where == "cluster" and blocks.restarts_target
     groups: list[list[TrialConfig]] = []
     latest: dict[str, list[TrialConfig]] = {}
@@ -82,12 +82,12 @@ def shapes(
 def shapes_of(
     config: Config, where: Where, members: Sequence[TrialConfig] = ()
 ) -> tuple[Shape, ...]:
-    """Return the shapes of a config's trials, which are `members` if they are known, in the order
-    in which they begin; one without an experiment. Raises ConfigError, also for a search in more
-    than one."""
+    """Return the shapes of a config's trials (`members`, if known) in the order in which they
+    begin; one without an experiment. Raises ConfigError, also for a search that would need several
+    shapes."""
     members = members or trial_configs(config)
     if where == "cluster" and is_fanned_out(config):
-        # To all others it is one run of all trials.
+        # Everyone else sees one run of all trials.
         return (Shape({}, tuple(members)),)
     found = shapes(members, where, config.experiment.blocks if config.experiment else None)
     if config.experiment is not None and config.experiment.priority:
@@ -103,7 +103,7 @@ def shapes_of(
 
 
 def index_shapes(config: Config, members: Sequence[TrialConfig] = ()) -> tuple[Shape, ...]:
-    """Return the shapes that the indexes of Jobs run, in the order in which they begin; none of a
+    """Return the shapes for the indexes of Jobs, in the order in which they begin; none for a
     config without Jobs. Raises ConfigError."""
     experiment = config.experiment
     if experiment is None or experiment.fan_out != "jobs":
@@ -113,20 +113,20 @@ def index_shapes(config: Config, members: Sequence[TrialConfig] = ()) -> tuple[S
 
 
 def without_trials(found: Sequence[Shape], finished: Collection[int]) -> tuple[Shape, ...]:
-    """Return the shapes without the trials of these numbers. A shape of which no trial is left
-    stays as it is, so that the others keep their numbers."""
+    """Return the shapes without the trials of these numbers. A shape without remaining trials is
+    unchanged, so all shapes keep their numbers."""
     return tuple(
-        each._replace(members=left) if (left := _left(each, finished)) else each for each in found
+        each._replace(members=left) if (left := _rest(each, finished)) else each for each in found
     )
 
 
-def _left(shape: Shape, finished: Collection[int]) -> tuple[TrialConfig, ...]:
+def _rest(shape: Shape, finished: Collection[int]) -> tuple[TrialConfig, ...]:
     return tuple(each for each in shape.members if each.trial.number not in finished)
 
 
 def in_order(found: Sequence[Shape], priority: Sequence[Mapping[str, Any]]) -> tuple[Shape, ...]:
-    """Return shapes in the order of the first entry of `priority` that a trial of theirs has; those
-    that have none keep their order at the end."""
+    """Sort shapes by the first entry of `priority` that matches any of their trials. Shapes without
+    a match keep their order at the end."""
 
     def position(shape: Shape) -> int:
         wanted = (
@@ -140,13 +140,13 @@ def in_order(found: Sequence[Shape], priority: Sequence[Mapping[str, Any]]) -> t
 
 
 def is_side_by_side(config: Config) -> bool:
-    """Return whether the shapes of a config run in stacks of their own, at the same time."""
+    """Return whether the shapes of a config run at the same time in separate stacks."""
     experiment = config.experiment
     return experiment is not None and experiment.parallel != 1 and experiment.fan_out == "stacks"
 
 
 def most_at_once(parallel: int | str) -> int:
-    """Return how many shapes run at the same time at most; `parallel` is `experiment.parallel`."""
+    """Return the maximum shapes at the same time; `parallel` is `experiment.parallel`."""
     return MOST_BY_ROOM if isinstance(parallel, str) else parallel
 
 
@@ -156,15 +156,15 @@ def is_fanned_out(config: Config) -> bool:
 
 
 def shape_config(config: Config, shape: Shape) -> Config:
-    """Return the config that the processes or pods of one shape read: the same experiment, of which
-    they run the trials of the shape. It is the config itself if no trial needs others."""
+    """Return the config for the processes or pods of one shape: the same experiment, limited to the
+    trials of the shape. It is the config itself if all trials have the same shape."""
     experiment = config.experiment
     if experiment is None or config.search is not None:
         return config
     part = Part(trials=tuple(t.number for t in shape.trials), given=tuple(shape.parameters))
     if not part.given and len(part.trials) == experiment.size:
         return config
-    # A scenario adds to the config of a trial, and what runs the trial adds it again.
+    # A scenario extends the config of a trial, and the trial's runner adds it again.
     made = shape.configs[0]
     if experiment.scenario is not None:
         made = with_trial(config, shape.trials[0].parameters)

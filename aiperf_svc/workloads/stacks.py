@@ -1,4 +1,4 @@
-"""Plans the processes or the stack of a benchmark, for all trials of one shape."""
+"""Plans the processes or the stack of a benchmark for all trials of one shape."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,15 +27,15 @@ from aiperf_svc.workloads.trials import trial_config
 
 
 def plan_processes(shape: Shape, facts: Facts) -> Topology:
-    """Plan the processes for trials of one shape where these facts hold: enough for each trial.
-    Raises ConfigError."""
+    """Plan processes that suffice for each trial of one shape on a machine with these facts. Raises
+    ConfigError."""
     topologies = [workload_of(each).topology(each, facts) for each in shape.configs]
     return largest_topology(topologies)
 
 
 class AllShapes(NamedTuple):
-    """The shapes of a config, and what the plans of their stacks have in common. It is made once,
-    so that a plan costs the same whatever the number of shapes."""
+    """The shapes of a config, and the common part of their stacks' plans. It is computed once, so
+    the cost of a plan does not depend on the number of shapes."""
 
     config: Config
     shapes: tuple[Shape, ...]
@@ -45,8 +45,8 @@ class AllShapes(NamedTuple):
 def all_shapes(
     config: Config, shapes: Sequence[Shape], *, has_own_stacks: bool = False
 ) -> AllShapes:
-    """Return what the plans for these shapes of a config have in common. `has_own_stacks`: each
-    shape has a stack of its own, also if they do not run side by side."""
+    """Return the common part of the plans for these shapes of a config. `has_own_stacks`: each
+    shape has its own stack, even if shapes do not run side by side."""
     experiment = order_experiment(config)
     if len(shapes) == 1 or has_own_stacks or is_side_by_side(config):
         return AllShapes(config, tuple(shapes), SharedByShapes(experiment))
@@ -71,8 +71,8 @@ def plan_stack(
 ) -> StackPlan:
     """Plan a stack; for an experiment, one whose pods can run each trial of one shape.
 
-    `shape` is the number of the shape among those of the config, or `known`, if given. The stack is
-    for one shape if shapes run side by side, else for all of them in turn. Raises ConfigError.
+    `shape` is a number among the config's shapes, or among `known` if passed. The stack is for one
+    shape if shapes run side by side, else for all of them in turn. Raises ConfigError.
     """
     known = known or all_shapes(config, shapes_of(config, "cluster"))
     check_shape(shape, known.shapes)
@@ -95,7 +95,7 @@ def plan_stack(
 
 
 def check_shape(number: int, shapes: Sequence[Shape]) -> None:
-    """Raise ConfigError if there is no shape of this number."""
+    """Raise ConfigError unless a shape has this number."""
     if not 1 <= number <= len(shapes):
         raise ConfigError(
             f"aiperf:shape: {number}: shapes of the trials of this stack are numbered from 1 to "
@@ -104,8 +104,8 @@ def check_shape(number: int, shapes: Sequence[Shape]) -> None:
 
 
 def longest_trials(config: Config, configs: Sequence[Config]) -> tuple[Config, ...]:
-    """Return the configs of all trials: those that are planned, or of a search, whose `configs` are
-    those at the ends of its ranges, as many as it can have at most."""
+    """Return the configs of all trials: the planned ones or, for a search, the maximum number of
+    trials at the ends of its ranges, which are `configs`."""
     search = config.experiment.search if config.experiment is not None else None
     inference = config.inference
     if search is None or inference is None:

@@ -1,4 +1,4 @@
-"""What the checks of a tool judge: the attempts at its steps, with what the couriers saw."""
+"""Input of a tool's checks: the attempts at its steps, with the couriers' measurements."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -11,39 +11,39 @@ from aiperf_svc.workloads.steps import PlannedStep, Reading
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at a step, as it is judged."""
+    """One attempt at a step, for the checks."""
 
     plan: PlannedStep
     problem: str
     was_retried: bool
     reading: Reading
-    """Without values if the step only prepares, or its output could not be read."""
+    """Has no values if the step only prepares, or if its output could not be read."""
     witnesses: tuple[RankWitness, ...]
     ends: tuple[CommandEnd, ...]
 
     @property
     def has_failed(self) -> bool:
-        """True if this was the last attempt at its step, and failed."""
+        """True if this was the last attempt at its step and it failed."""
         return bool(self.problem) and not self.was_retried
 
     @property
     def name(self) -> str:
-        """Step and repetition, for a text."""
+        """Step and repetition in words."""
         if self.plan.repetition > 1:
             return f"{self.plan.step.name} (repetition {self.plan.repetition})"
         return self.plan.step.name
 
     @property
     def length_ns(self) -> int:
-        """From the last rank's start to the end of the last command; 0 where none started."""
+        """Time from the last rank's start to the end of the last command; 0 if none started."""
         starts = [w.started_wall_ns for w in self.witnesses if w.started_wall_ns]
         ends = [w.ended_wall_ns for w in self.witnesses if w.started_wall_ns]
         return max(max(ends) - max(starts), 0) if starts else 0
 
     @property
     def shortest(self) -> tuple[int, str]:
-        """Time of the command that took least, which is at most that of the step, and on which rank
-        that was, for a text; empty of the step as a whole."""
+        """Return the time of the shortest command, at most that of the step, and its rank in words.
+        The text is empty if the time is that of the step."""
         commands = self.plan.step.commands
         times = [
             (end.ended_wall_ns - end.started_wall_ns, f" on rank {commands[end.index].rank}")
@@ -54,13 +54,13 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def skew_ns(self) -> int | None:
-        """From the first rank's start to the last one's; None with fewer than two."""
+        """Time from the first rank's start to the last one's; None with fewer than two."""
         starts = [w.started_wall_ns for w in self.witnesses if w.started_wall_ns]
         return max(starts) - min(starts) if len(starts) > 1 else None
 
 
 class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks judge."""
+    """Input of the checks."""
 
     config: AnyWorkloadConfig
     attempts: tuple[Attempt, ...]
@@ -74,11 +74,11 @@ class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> list[Attempt]:
-        """Return the attempts whose numbers count: of measured steps, and without a problem."""
+        """Return the attempts whose numbers count: those at measured steps without a problem."""
         return [a for a in self.attempts if a.plan.step.is_measured and not a.problem]
 
     def headline_of(self, attempt: Attempt) -> str:
-        """Return the tag of the metric that an attempt at a measured step must have."""
+        """Return the tag of the metric that is required for an attempt at a measured step."""
         return attempt.plan.step.headline or self.headline
 
 
@@ -93,11 +93,11 @@ def witnessed(attempts: Iterable[Attempt]) -> Iterator[tuple[Attempt, RankWitnes
 
 
 def place_of(witness: RankWitness) -> str:
-    """Return rank and node, for a text."""
+    """Return rank and node in words."""
     return f"rank {witness.rank} on {witness.node}" if witness.node else f"rank {witness.rank}"
 
 
 def worst(reasons: Sequence[Reason]) -> Reason:
-    """Return the result of one check on several steps that is worst for the run."""
+    """Return the worst of one check's results on several steps."""
     order = list(Severity)
     return max(reasons, key=lambda r: (order.index(r.severity), r.measured - r.limit))

@@ -1,21 +1,21 @@
 """The order of a run's steps: events in, instructions out, no I/O and no clock.
 
-Each attempt at a step goes through three stages on all its ranks, and none begins before all of
-them have finished the one before:
+Each attempt at a step goes through three stages on all its ranks. A stage begins when all ranks
+have finished the previous one:
 
     prepare ─ all servers listen → run ─ all commands have ended → finish ─ all output is sent
 
-Steps of one group have ranks of their own and run at the same time: all prepare, their commands
-start at one due time, and each of them ends by itself. The next step follows when all have ended.
+Steps of one group use different ranks and run at the same time: all prepare, their commands start
+at one due time, and each step ends on its own. The next step follows when all have ended.
 
-A rank that reports a problem, a stage that takes too long, or a request to stop ends the attempt:
-its ranks get the order to finish at once. A failed step is repeated as often as the spec allows. A
-step that only prepares must succeed, or the run ends; in a group, only the steps on its ranks are
-left out. A measured step that failed is not repeated, and the others go on: none depends on
+A problem reported by a rank, a stage that takes too long, or a stop request ends the attempt: its
+ranks are ordered to finish immediately. A failed step is repeated as often as the spec allows. If a
+step that only prepares fails, the run ends; in a group, only the steps on its ranks are skipped. If
+a measured step fails, it is not repeated and the others continue, since none depends on
 another.
 
-Orders are sent again until the status of the ranks shows that they are carried out, so a lost
-message only delays the step.
+Orders are resent until the status of the ranks shows that they are carried out, so a lost message
+only delays the step.
 """
 
 from collections import deque
@@ -29,13 +29,13 @@ from aiperf_svc.protocol.messages.steps import RankStatus, StepStage
 from aiperf_svc.workloads.steps import PlannedStep, Step
 
 START_AHEAD_NS = 250_000_000
-"""Time from the order to run until the due time: longer than a message takes, so all ranks wait."""
+"""Time from the order to run until the due time, long enough to reach all ranks."""
 PREPARE_NS = 60 * SECOND_NS
-"""Longest time for files and servers of one step."""
+"""Maximum time for files and servers of one step."""
 FINISH_NS = 120 * SECOND_NS
-"""Longest time for ending the commands and fetching their output."""
+"""Maximum time for ending the commands and fetching their output."""
 REPEAT_NS = SECOND_NS
-"""Time after which an order that is not carried out is sent again."""
+"""Time after which an order that has not been carried out is resent."""
 
 
 class StatusReceived(msgspec.Struct, frozen=True):
@@ -46,13 +46,13 @@ class StatusReceived(msgspec.Struct, frozen=True):
 
 
 class TimePassed(msgspec.Struct, frozen=True):
-    """Event: the present time. The first one starts the first step."""
+    """Event: the current time. The first one starts the first step."""
 
     now_wall_ns: int
 
 
 class RankLost(msgspec.Struct, frozen=True):
-    """Event: a rank has ended, and sends nothing more."""
+    """Event: a rank has ended and sends nothing more."""
 
     rank: int
 
@@ -68,18 +68,18 @@ class OrderRank(msgspec.Struct, frozen=True):
     plan: PlannedStep
     stage: StepStage
     abort_reason: str = ""
-    """Why the rank must end all commands; empty: they have ended, or may go on."""
+    """Why the rank must end all commands; empty: they have ended or may continue."""
     due_wall_ns: int = 0
 
 
 class Attempted(msgspec.Struct, frozen=True):
-    """Instruction: note the end of an attempt, for the accounts and the display."""
+    """Instruction: record the end of an attempt for the accounts and the display."""
 
     plan: PlannedStep
     problem: str
-    """Why it failed; empty when it did not."""
+    """Why it failed; empty if it did not."""
     lost_ranks: tuple[int, ...]
-    """Ranks whose output will not come."""
+    """Ranks whose output will not arrive."""
 
 
 Event = StatusReceived | TimePassed | RankLost | StopRequested
@@ -87,7 +87,7 @@ Instruction = OrderRank | Attempted
 
 
 class StepsEnd(StrEnum):
-    """Why there are no more steps."""
+    """Reason why no more steps follow."""
 
     COMPLETE = "complete"
     STOPPED = "stopped"
@@ -96,7 +96,7 @@ class StepsEnd(StrEnum):
 
 
 class _Attempt:
-    """One attempt at a step that has begun and not ended."""
+    """An attempt at a step that has begun and not ended."""
 
     def __init__(self, plan: PlannedStep, now: int) -> None:
         self.plan = plan
@@ -109,12 +109,12 @@ class _Attempt:
         self.done: dict[int, StepStage] = {}
 
     def note(self, problem: str) -> None:
-        """Record a problem. Only the first counts; others follow from it."""
+        """Record a problem. Only the first one counts; it causes the others."""
         self.problem = self.problem or problem
 
 
 class StepMachine:
-    """Decides what each rank does when."""
+    """Decides what each rank does, and when."""
 
     def __init__(self, steps: Sequence[Step], *, repetitions: int, retries: int) -> None:
         """Raises ValueError if steps of one group share a rank."""
@@ -131,43 +131,43 @@ class StepMachine:
         self.end: StepsEnd | None = None
         """None while there are steps to run."""
         self.failures: list[str] = []
-        """What went wrong, one text for each failed attempt that was the last one."""
+        """Problems: one text for each last attempt that failed."""
         self.attempt_count = 0
         self._current: list[_Attempt] = []
-        """The attempts under way: one, or those of a group."""
+        """The current attempts: one, or those of a group."""
         self._again: list[PlannedStep] = []
-        """Attempts that failed and follow when all of their group have ended."""
+        """Failed attempts to repeat when all of their group have ended."""
         self._ending: StepsEnd | None = None
-        """Why nothing follows the attempts under way."""
+        """Why nothing follows the current attempts."""
         self._lost: set[int] = set()
         self._unprepared: set[int] = set()
-        """Ranks of a group whose preparing step has failed."""
+        """Ranks of a group whose preparing step failed."""
         self._is_stopping = False
         self._failed: set[str] = set()
 
     @property
     def plans(self) -> tuple[PlannedStep, ...]:
-        """The attempts under way."""
+        """The current attempts."""
         return tuple(attempt.plan for attempt in self._current)
 
     @property
     def plan(self) -> PlannedStep | None:
-        """The first attempt under way."""
+        """The first of the current attempts."""
         return self._current[0].plan if self._current else None
 
     @property
     def stage(self) -> StepStage:
-        """The stage of the first attempt under way."""
+        """The stage of the first current attempt."""
         return self._current[0].stage if self._current else StepStage.PREPARE
 
     @property
     def due_wall_ns(self) -> int:
-        """Due time of the attempts under way; 0 while it is unknown."""
+        """Due time of the current attempts; 0 while it is unknown."""
         return max((attempt.due_wall_ns for attempt in self._current), default=0)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks of the attempts under way that are still there."""
+        """The remaining ranks of the current attempts."""
         return tuple(rank for attempt in self._current for rank in self._ranks_of(attempt))
 
     def _ranks_of(self, attempt: _Attempt) -> tuple[int, ...]:
@@ -177,7 +177,7 @@ class StepMachine:
         """Handle one event and return the instructions to carry out."""
         match event:
             case StatusReceived(rank=rank, status=status):
-                self._take_status(rank, status)
+                self._handle_status(rank, status)
             case RankLost(rank=rank):
                 if rank not in self._lost:
                     for attempt in self._current:
@@ -189,17 +189,17 @@ class StepMachine:
                 for attempt in self._current:
                     attempt.note("stopped")
             case TimePassed(now_wall_ns=now):
-                return self._go_on(now)
+                return self._handle_time(now)
         return []
 
-    def _take_status(self, rank: int, status: RankStatus) -> None:
+    def _handle_status(self, rank: int, status: RankStatus) -> None:
         for attempt in self._current:
             if status.step == attempt.plan.number and status.stage is not None:
                 attempt.done[rank] = status.stage
                 if status.problem:
                     attempt.note(status.problem)
 
-    def _go_on(self, now: int) -> list[Instruction]:
+    def _handle_time(self, now: int) -> list[Instruction]:
         instructions: list[Instruction] = []
         while self.end is None:
             if not self._current:
@@ -208,7 +208,7 @@ class StepMachine:
                 instructions += [o for each in self._current for o in self._orders(each, now)]
                 continue
             over = {id(each) for each in self._current if self._is_stage_over(each, now)}
-            # The commands of a group have one due time.
+            # The commands of a group share one due time.
             can_run = all(
                 each.stage is not StepStage.PREPARE or id(each) in over for each in self._current
             )
@@ -230,7 +230,7 @@ class StepMachine:
         return instructions
 
     def _begin(self, now: int) -> bool:
-        """Begin the next step, or those of the next group; whether there is one."""
+        """Begin the next step or group. Return whether there is one."""
         if self._is_stopping:
             self.end = StepsEnd.STOPPED
         elif self._ending is not None:
@@ -251,7 +251,7 @@ class StepMachine:
         return self.end is None
 
     def _next_plans(self) -> list[PlannedStep]:
-        """Take the next step from the queue, with the others of its group."""
+        """Take the next step from the queue, and the rest of its group."""
         plans: list[PlannedStep] = []
         while self._queue:
             repetition, step = self._queue[0]
@@ -331,7 +331,7 @@ class StepMachine:
             elif not step.is_measured and not self._is_stopping:
                 self._ending = StepsEnd.PREPARATION_FAILED
         if silent:
-            # A command that does not end on request would disturb every later step.
+            # A command that ignores the request to end would disturb every later step.
             self._ending = StepsEnd.RANK_LOST
         return Attempted(plan, problem, lost)
 
@@ -345,8 +345,8 @@ def _check_groups(steps: Sequence[Step]) -> None:
         used.update(step.ranks)
 
 
-_ORDER = tuple(StepStage)
+_STAGE_ORDER = tuple(StepStage)
 
 
 def _has_reached(done: StepStage | None, stage: StepStage) -> bool:
-    return done is not None and _ORDER.index(done) >= _ORDER.index(stage)
+    return done is not None and _STAGE_ORDER.index(done) >= _STAGE_ORDER.index(stage)

@@ -1,11 +1,11 @@
-"""What a benchmark of a tool on ranks consists of.
+"""The data model of a benchmark that runs a tool on ranks.
 
     spec ──roles──> ranks ──steps──> commands, run by couriers ──read──> reading ──> results
 
-A *rank* is one place where commands run: a container on a cluster, a folder and child processes
-locally. A *step* is one set of commands that start together on their ranks. Steps run one after the
-other, or at the same time if they are of one group; what a measured step's commands print and write
-becomes a `Reading`.
+A *rank* is a place where commands run: a container on a cluster, a folder and child processes
+locally. A *step* is a set of commands that start together on their ranks. Steps run one after the
+other, or at the same time if they belong to one group. The output and files of a measured step's
+commands become a `Reading`.
 """
 
 from typing import Literal
@@ -23,15 +23,15 @@ class Tool(msgspec.Struct, frozen=True):
     """An executable that the ranks need."""
 
     name: str
-    """As it is found on PATH: `iperf3`."""
+    """Name on PATH: `iperf3`."""
     package: str
-    """Debian package that has it; empty: none."""
+    """Debian package that contains it; empty: none."""
     remedy: str = ""
-    """How it is installed, if not as a package of Debian."""
+    """How to install it without a Debian package."""
 
     @property
     def source(self) -> str:
-        """What to do where it is missing."""
+        """What to do if it is missing."""
         if self.remedy:
             return self.remedy
         if self.package:
@@ -40,51 +40,51 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """Ranks that do the same."""
+    """Ranks with the same task."""
 
     name: str
     count: int
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank, once it is there."""
+    """One existing rank."""
 
     number: int
     role: str
     address: str
-    """IP address at which the other ranks reach it."""
+    """IP address for connections from other ranks."""
     node: str
     """Name of its node; locally the machine's."""
     work: str
-    """Absolute path of the folder in which its commands run, as the commands see it. It is empty at
-    the beginning of each step but for the workload's files."""
+    """Absolute path of its commands' working folder, as the commands see it. At the beginning of
+    each step it contains only the workload's files."""
     volume: str
-    """Absolute path of the folder that a disk benchmark measures. What is there stays from step to
-    step."""
+    """Absolute path of the folder that a disk benchmark measures. Its content persists between
+    steps."""
     agent: str
-    """Absolute path of a program that is called as `ssh` is, `AGENT HOST COMMAND...`, and runs the
+    """Absolute path of a program with the interface of ssh, `AGENT HOST COMMAND...`, that runs the
     command on the rank with that address."""
     interface: str = ""
-    """Name of the interface that has `address`; empty if it is unknown."""
+    """Name of the interface with `address`; empty if unknown."""
     cores: float = 1.0
     """CPUs that the rank may use."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank does in a step."""
+    """A command of one rank in a step."""
 
     rank: int
     argv: tuple[str, ...]
-    """Program and arguments; no shell reads them."""
+    """Program and arguments, without a shell."""
     env: dict[str, str] = {}
     listens_on: int = 0
     """TCP port on which a server listens when it is ready; 0: none."""
     ends_with_step: bool = False
-    """Whether it gets SIGTERM when the step's other commands have ended; its exit code then has no
-    meaning."""
+    """Whether it gets SIGTERM when the step's other commands have ended. Its exit code is then
+    ignored."""
     keeps: tuple[str, ...] = ()
-    """Files of the work folder that are brought back, by name or pattern (`*.log`). Standard output
-    and error always are."""
+    """Files of the work folder to fetch, by name or pattern (`*.log`). Standard output and error
+    always are."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,26 +93,26 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Unique among the steps of one repetition: `bandwidth`, `node-1 to node-2`."""
     commands: tuple[Command, ...]
-    """Started at one due time, when every server is ready."""
+    """Started at one due time, once every server is ready."""
     servers: tuple[Command, ...] = ()
-    """Started before, one after the other."""
+    """Started before the commands, in order."""
     agent_ranks: tuple[int, ...] = ()
-    """Ranks that take part without a command of their own: a command starts programs there by its
+    """Ranks that take part without their own command: a command starts programs there through its
     rank's agent, as `mpirun` does."""
     is_measured: bool = True
-    """Whether its output is read, and whether it is repeated. A step that only prepares is run
+    """Whether its output is read, and whether it is repeated. A step that only prepares runs
     once."""
     timeout_ns: int
-    """Longest time from its due time to the end of its last command."""
+    """Maximum time from its due time to the end of its last command."""
     expected_ns: int = 0
-    """How long the commands should take, if the spec bounds it; 0: unknown."""
+    """Expected time of the commands, if the spec determines it; 0: unknown."""
     headline: str = ""
-    """Tag of the metric that its output must have; empty: the first of the workload's."""
+    """Tag of the metric that its output must contain; empty: the workload's first metric."""
     labels: dict[str, str] = {}
-    """What distinguishes its values from those of other steps: `{"pair": "node-1 → node-2"}`."""
+    """Labels that distinguish its values from other steps': `{"pair": "node-1 → node-2"}`."""
     group: int = 0
-    """Steps that follow each other with the same number run at the same time, on ranks of their
-    own; 0: it runs alone."""
+    """Consecutive steps with the same number run at the same time, on different ranks; 0: it runs
+    alone."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -122,25 +122,25 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step as one attempt at it is ordered."""
+    """One attempt at a step, as ordered."""
 
     number: int
     """1, 2, … over all attempts at steps of the run."""
     attempt: int
     """1, 2, … of the same step and repetition."""
     repetition: int
-    """1, 2, …; 0: of a step that only prepares."""
+    """1, 2, …; 0: a step that only prepares."""
     step: Step
 
     @property
     def folder(self) -> str:
-        """Name of the folder of its raw output."""
+        """Name of the folder for its raw output."""
         name = "".join(c if c.isalnum() or c in "-_." else "-" for c in self.step.name)
         return f"{self.number:03d}-{name[:80]}"
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What one command left."""
+    """Output of one command."""
 
     rank: int
     is_server: bool = False
@@ -150,32 +150,32 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     stderr: bytes = b""
     files: dict[str, bytes] = {}
     duration_s: float = 0.0
-    """From its start to its end."""
+    """Time from its start to its end."""
 
     @property
     def text(self) -> str:
-        """Standard output as text; what is not UTF-8 is replaced."""
+        """Standard output as text, with invalid UTF-8 replaced."""
         return self.stdout.decode("utf-8", "replace")
 
 
 class UnreadableOutput(Exception):
-    """Raised when a step's output is not what its tool writes. The message names what was expected
-    and shows the difference; the step fails, and its output is kept."""
+    """A step's output is not in its tool's format. The message contains the expected and the actual
+    text. The step fails, and its output is kept."""
 
 
 class ClaimedBytes(msgspec.Struct, frozen=True):
-    """Payload that a tool reports to have moved through the kernel's network interfaces between its
-    start and its end. Shared memory and RDMA do not count: no interface sees them."""
+    """Payload that a tool reports to have moved through the kernel's network interfaces from its
+    start to its end. Shared memory and RDMA do not count, because no interface counts them."""
 
     sent: int = 0
     received: int = 0
     packet_payload: int = 1448
-    """Usual payload of a packet; less with a small MTU or MSS, or for small messages that are sent
-    one by one. The verdict allows for the headers around it."""
+    """Usual payload of a packet. It is less with a small MTU or MSS, or for small messages sent one
+    by one. The verdict allows for the packet's headers."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a measured step's output."""
+    """Parsed output of a measured step."""
 
     values: dict[str, float]
     """Metric tag to value, in the metric's unit."""
@@ -184,14 +184,13 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     tool: str = ""
     """Name and version that the tool prints; if ranks differ, the check `tool-versions` fails."""
     tools: dict[int, str] = {}
-    """The same for each rank that prints it, where they may differ."""
+    """Name and version by rank, if ranks print them and they may differ."""
     claimed_bytes: dict[int, ClaimedBytes] = {}
     """Rank to the bytes that the tool reports to have sent or received over the network."""
     errors: tuple[str, ...] = ()
-    """Errors that the tool reports in its output although it may have exited with 0. Any of them
-    fails the step."""
+    """Errors in the tool's output, even if it exited with 0. Any of them fails the step."""
     facts: dict[str, str] = {}
-    """What a reader should know beside the numbers: path MTU, congestion control, transport."""
+    """Context for readers of the numbers: path MTU, congestion control, transport."""
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,5 +220,5 @@ def timeout_of(spec: WorkloadSpec, usual_ns: int) -> int:
 
 
 def margin_ns(expected_ns: int) -> int:
-    """Return the usual timeout of a step that should take so long: twice that, and a minute."""
+    """Return the usual timeout of a step with this expected time: twice that, plus a minute."""
     return 2 * expected_ns + 60 * SECOND_NS

@@ -1,4 +1,4 @@
-"""The workload from which each tool derives. It runs on ranks, in steps (`steps.py`)."""
+"""The base class of the workloads that run a tool on ranks, in steps (`steps.py`)."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -49,11 +49,11 @@ def gpu_problems(config: WorkloadConfig[Any], gpus: int) -> list[str]:
 
 
 COMMON = ("kind", "image", "env", "secret_env", "files")
-"""Keys of a workload that are shown elsewhere, or are too long."""
+"""Keys of a workload that are shown elsewhere or are too long."""
 
 
 def tool_rows(plan: StackPlan, config: AnyWorkloadConfig) -> list[tuple[str, str]]:
-    """Return the first rows: name and text."""
+    """Return the first rows of the preview: name and text."""
     ranks, repetitions = config.deployment.ranks, count(config.repetitions, "repetition")
     number = plan.ranks.replicas if plan.ranks else 0
     found = [
@@ -67,7 +67,7 @@ def tool_rows(plan: StackPlan, config: AnyWorkloadConfig) -> list[tuple[str, str
 
 
 def _workload(config: AnyWorkloadConfig) -> str:
-    """Return the kind and the keys that were chosen."""
+    """Return the kind and the keys that were set."""
     chosen = config.workload.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     keys = {key: value for key, value in chosen.items() if key not in COMMON}
     text = ", ".join(f"{key} {_in_one_line(value)}" for key, value in keys.items())
@@ -75,7 +75,7 @@ def _workload(config: AnyWorkloadConfig) -> str:
 
 
 def _in_one_line(value: Any) -> str:
-    """Return a list, or the keys of a map, in one line."""
+    """Return a list, or the keys of a map, on one line."""
     return " ".join(map(str, value)) if isinstance(value, list | dict) else str(value)
 
 
@@ -125,8 +125,8 @@ SpecT = TypeVar("SpecT", bound=WorkloadSpec)
 class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     """One tool.
 
-    The folder of a kind exports one instance as `WORKLOAD`; `registry.py` names the folder. A third
-    party names its instance as an entry point of the group `aiperf_svc.workloads`.
+    The package of a kind exports one instance as `WORKLOAD`; `registry.py` names the package. A
+    third party names its instance in an entry point of the group `aiperf_svc.workloads`.
     """
 
     runs_on_ranks = True
@@ -134,32 +134,32 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     """One line for `aiperf-svc workloads`."""
     spec: type[SpecT]
     tools: ClassVar[tuple[Tool, ...]] = ()
-    """The tools of the spec's defaults; `tools_of` has those of a config."""
+    """The tools of the default spec; `tools_of` returns those of a config."""
     metrics: ClassVar[tuple[MetricInfo, ...]]
-    """The first one is the headline."""
+    """The metrics. The first one is the headline."""
     shows_traffic: ClassVar[bool] = False
     """Whether the display shows the traffic of the ranks' interfaces while the output has no
-    progress: true for a tool that loads the network and prints only at its end."""
+    progress: true for a tool that loads the network and prints only when it exits."""
 
     rank_key: ClassVar[str] = ""
-    """Key of the spec that is the number of ranks, of a tool that takes any number; empty: none."""
+    """Key of the spec with the number of ranks, if the tool supports any number; empty: none."""
 
     def roles(self, spec: SpecT) -> tuple[Role, ...]:
-        """Return the ranks by role, in the order of their numbers: as many as `rank_key` says, or
-        two."""
+        """Return the ranks by role, in the order of their numbers: the number in the key
+        `rank_key`, or two."""
         return (Role("rank", getattr(spec, self.rank_key) if self.rank_key else 2),)
 
     @abstractmethod
     def steps(self, config: WorkloadConfig[SpecT], ranks: Sequence[Rank]) -> tuple[Step, ...]:
-        """Return the steps of one repetition for these ranks, preparing ones included."""
+        """Return the steps of one repetition on these ranks, preparing ones included."""
 
     @abstractmethod
     def read(self, config: WorkloadConfig[SpecT], step: Step, outputs: Sequence[Output]) -> Reading:
-        """Return the reading of a measured step. `outputs` has one element for each command and
-        server, in their order. Raises UnreadableOutput."""
+        """Return the reading of a measured step. `outputs` has one element per command and server,
+        in order. Raises UnreadableOutput."""
 
     def problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
-        """Return the problems of a config beyond its models, a line each: `workload.key: text`."""
+        """Return the problems of a config beyond its models, one per line: `workload.key: text`."""
         return []
 
     def local_problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
@@ -167,13 +167,13 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         return []
 
     def device_problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
-        """Return what is wrong with the devices that pods of this config ask for, one line each.
-        Local processes use those of the machine."""
+        """Return the problems of the devices that pods of this config request, one line each. Local
+        processes use the machine's devices."""
         return []
 
     def files(self, config: WorkloadConfig[SpecT]) -> dict[str, bytes]:
         """Return the files of each rank's work folder at the beginning of each step, by relative
-        path. Those that begin with `#!` are executable."""
+        path. Files that begin with `#!` are executable."""
         return {}
 
     def metrics_of(self, config: WorkloadConfig[SpecT]) -> tuple[MetricInfo, ...]:
@@ -194,12 +194,12 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     def checks(
         self, config: WorkloadConfig[SpecT], readings: Sequence[Reading]
     ) -> tuple[Reason, ...]:
-        """Return findings of this tool besides those that every tool has."""
+        """Return this tool's own findings, in addition to the common ones."""
         return ()
 
     def progress(self, config: WorkloadConfig[SpecT], line: str) -> str:
-        """Return the progress in a line of a measured command's output, for people; empty if it has
-        none."""
+        """Return the progress in a line of a measured command's output, for people; empty without
+        any."""
         return ""
 
     def needs_privilege(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
@@ -207,13 +207,13 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         return ()
 
     def outside(self, config: WorkloadConfig[SpecT]) -> tuple[OutsideUrl, ...]:
-        """Return the servers outside the stack that the ranks reach."""
+        """Return the servers outside the stack that the ranks connect to."""
         return ()
 
     # --- the config ------------------------------------------------------------------------------
 
     def config_model(self) -> type[WorkloadConfig[SpecT]]:
-        # The class of a generic model is made by its parameter, which no type checker can follow.
+        # The class of a generic model is created from its parameter; type checkers cannot follow.
         model: type[WorkloadConfig[SpecT]] = WorkloadConfig.__class_getitem__(self.spec)  # type: ignore[assignment]
         return model
 
@@ -243,8 +243,8 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         return self.kind
 
     def role_names(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
-        """Return the role of each rank: those of the tool, or for every pair as many as the config
-        asks for."""
+        """Return the role of each rank: the tool's ranks or, to measure every pair, the configured
+        number."""
         ranks = config.deployment.ranks
         if ranks.pairs != "one":
             return ("rank",) * (ranks.count or len(ranks.nodes))
@@ -253,7 +253,7 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     def planned_steps(
         self, config: WorkloadConfig[SpecT], ranks: Sequence[Rank]
     ) -> tuple[Step, ...]:
-        """Return the steps of one repetition, with the groups of those that run at the same
+        """Return the steps of one repetition, with group numbers for steps that run at the same
         time."""
         steps = self.steps(config, ranks)
         if config.deployment.ranks.pairs == "rounds":
@@ -265,20 +265,20 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     def trial_times(
         self, config: WorkloadConfig[SpecT], replay_ns: ReplayNs = no_length
     ) -> TrialTimes:
-        """Return the longest time of all steps. How long they usually take is unknown."""
+        """Return the maximum time of all steps. Their usual time is unknown."""
         return TrialTimes(None, self._steps_ns(config))
 
     def longest_waits_ns(self, config: WorkloadConfig[SpecT], *, is_held: bool) -> int:
-        """Return how long couriers may wait for the containers of their ranks."""
+        """Return how long couriers may wait for their ranks' containers."""
         return config.deployment.ready_timeout
 
     def topology(self, config: WorkloadConfig[SpecT], facts: Facts) -> Topology:
-        """Return a topology with a worker for each rank."""
+        """Return a topology with one worker per rank."""
         return plan_ranks(config.deployment, len(self.role_names(config)), facts)
 
     def shape(self, config: WorkloadConfig[SpecT]) -> list[object]:
-        """Return the ranks of a config, the capabilities of their containers and what they may
-        reach."""
+        """Return the ranks of a config, the capabilities of their containers and the servers that
+        they may reach."""
         return [self.role_names(config), self.needs_privilege(config), *self.outside(config)]
 
     def longest_times(
@@ -287,7 +287,7 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         experiment = config.experiment
         pauses_ns = (len(trials) - 1) * (experiment.cooldown if experiment else 0)
         steps_ns = sum(map(self._steps_ns, trials)) + pauses_ns
-        # Ceiling division: the trials are about equally long.
+        # Ceiling division: the trials have about the same length.
         again_ns = replacement_time(-(-steps_ns // len(trials)), experiment)
         return step_times(config.deployment, steps_ns + again_ns)
 
@@ -321,8 +321,8 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         )
 
     def _steps_ns(self, config: WorkloadConfig[SpecT]) -> int:
-        """Return the longest time of all steps. Their names and timeouts do not depend on where the
-        ranks are."""
+        """Return the maximum time of all steps. Their names and timeouts do not depend on the
+        ranks' nodes."""
         ranks = [
             Rank(
                 number=number,
@@ -335,7 +335,7 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
             )
             for number, role in enumerate(self.role_names(config))
         ]
-        # Steps of a group run at the same time; those without one have a key of their own.
+        # Steps of a group run at the same time; steps without a group have their own key.
         longest: dict[int | str, int] = {}
         for at, step in enumerate(self.planned_steps(config, ranks)):
             repetitions = config.repetitions if step.is_measured else 1
@@ -355,7 +355,7 @@ def _problem(line: str) -> Problem:
 
 
 _FIRST_ADDRESS = IPv4Address("192.0.2.0")
-"""First address of ranks that do not exist yet, in a range for documentation (RFC 5737)."""
+"""First address of ranks that do not exist yet, from a documentation range (RFC 5737)."""
 
 
 def default_image(kind: str, version: str) -> str:

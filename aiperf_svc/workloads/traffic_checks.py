@@ -1,5 +1,5 @@
-"""Checks of a tool: do the bytes that it claims agree with the counters of the interfaces, and did
-packets get lost?"""
+"""Checks of a tool: do its reported bytes match the counters of the interfaces, and were packets
+lost?"""
 
 from collections.abc import Callable, Iterator
 
@@ -8,42 +8,42 @@ from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
 from aiperf_svc.workloads.steps import ClaimedBytes
 
-# A pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
+# A pair contains two limits: beyond the first the run is degraded, beyond the second invalid.
 BYTES_ABOVE = (0.0, 0.02)
-"""Limits of bytes that a tool claims beyond those that its interface carried. The interface carries
-headers too, so any excess is wrong."""
+"""Limits for bytes that a tool reports beyond those that its interface carried. The interface
+counts headers too, so any excess is wrong."""
 UNSENT_BYTES = 4_000_000
-"""Bytes that a sender has written and its sockets may still hold at the end."""
+"""Bytes that a sender has written and that may still be in its socket buffers at the end."""
 UNSENT_SHARES = (0.10, 0.50)
-"""Limits of these, as a share of what was carried: where only the sender claims, and where a
-receiver claims too. The receiver's claim is exact, so a sender that claims more is then at most
-degraded."""
+"""Limits for unsent bytes as a share of the carried bytes: if only the sender reports, and if a
+receiver reports too. The receiver's report is exact, so an excess of the sender's then only
+degrades the run."""
 BYTES_BELOW = (0.02, 0.25)
-"""Limits of bytes that the interface carried beyond the claimed ones and their headers. Something
-else used the network, or the tool counts too little."""
+"""Limits for bytes that the interface carried beyond the reported ones and their headers. Other
+traffic used the network, or the tool counts too little."""
 UNCLAIMED_BYTES = 1_000_000
-"""Bytes of a step that no tool claims: its own control connection, the courier's messages."""
+"""Bytes of a step that no tool reports: its control connection, the courier's messages."""
 HEADER_BYTES = 66
-"""Ethernet, IPv4 and TCP with timestamps, around the payload of each packet."""
+"""Ethernet, IPv4 and TCP with timestamps, per packet."""
 ACKNOWLEDGEMENT_BYTES = 33
-"""Acknowledgements for each packet: one of 66 bytes for every second one."""
+"""Acknowledgements per packet: one of 66 bytes for every second packet."""
 PACKET_PAYLOAD = 1448
 FEWEST_PACKETS = 10_000
-"""Fewest packets of which a share is taken: shares of fewer are chance."""
+"""Minimum packets for a share. With fewer, the share is random."""
 DROPPED_SHARE = 0.001
 RETRANSMITTED_SHARE = 0.01
 
 
 def interface_bytes(e: StepEvidence) -> Reason | None:
-    """Bytes that the tool claims, with the interfaces' counters."""
+    """Compare the bytes that the tool reports with the interfaces' counters."""
     if not e.counted:
         return None
     found = [reason for attempt in e.counted for reason in _bytes_of(attempt)]
     if not found:
         return note(
             "interface-bytes",
-            "the tool does not say how many bytes it moved over the network, so the interfaces' "
-            "counters have nothing to confirm",
+            "the tool does not report how many bytes it moved over the network, so the "
+            "interfaces' counters confirm nothing",
         )
     return worst(found)
 
@@ -58,7 +58,7 @@ def _bytes_of(attempt: Attempt) -> Iterator[Reason]:
     seen = {w.rank: w for w in attempt.witnesses}
     shared = [w for w in attempt.witnesses if w.is_shared_network]
     if shared and len({w.node for w in attempt.witnesses}) == 1:
-        # All traffic between ranks of one machine crosses its loopback, once.
+        # All traffic between ranks of one machine crosses its loopback interface once.
         carried = max(w.loopback_bytes for w in shared)
         where = f"by the loopback of {place_of(shared[0])}"
         sent = sum(claim.sent for claim in claims.values())
@@ -143,7 +143,7 @@ def drops(e: StepEvidence) -> Reason | None:
 
 
 def retransmits(e: StepEvidence) -> Reason | None:
-    """Compare TCP segments that were sent again with the packets of the step."""
+    """Compare retransmitted TCP segments with the packets of the step."""
     return _packets(
         e,
         "retransmits",
@@ -162,8 +162,8 @@ def _packets(
     text: str,
     remedy: str,
 ) -> Reason | None:
-    """Grade a count of packets as a share of those that carried the step's bytes. If others use the
-    interfaces too, the result is only information."""
+    """Grade a count of packets as a share of those that carried the step's bytes. If other programs
+    use the interfaces too, the result is only information."""
     found = []
     for attempt, witness in witnessed(e.counted):
         count, size = of(witness)

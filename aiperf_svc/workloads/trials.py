@@ -15,7 +15,7 @@ from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.workloads.registry import workload_of
 
 SHOWN = 10
-"""Most refused trials that a message lists."""
+"""Maximum refused trials that a message lists."""
 
 
 class TrialConfig(NamedTuple):
@@ -26,25 +26,25 @@ class TrialConfig(NamedTuple):
 
 
 class CheckedTrials(NamedTuple):
-    """The trials of a config that has been checked, so that they are made only once."""
+    """The trials of a checked config, kept so they are built only once."""
 
     config: Config
     members: tuple[TrialConfig, ...]
-    """As `trial_configs` returns them."""
+    """Result of `trial_configs`."""
     different: tuple[Config, ...]
-    """Each different config of these, or of the targets' trials if the config has targets."""
+    """The distinct configs of these trials, or of the targets' trials if the config has targets."""
 
 
 def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:
-    """Return the config of the trial with these parameters, which has no `experiment`. Raises
-    ConfigError that names them."""
+    """Return the config of the trial with these parameters, without `experiment`. Raises
+    ConfigError naming the parameters."""
     made = with_trial(config, parameters)
     return workload_of(made).trial(made, config.experiment) if config.experiment else made
 
 
 def with_trial(config: Config, parameters: Mapping[str, Any]) -> Config:
-    """Return the template with the parameters of a trial, without what a search or a scenario adds.
-    Raises ConfigError that names them."""
+    """Return the template with the parameters of a trial, without the additions of a search or a
+    scenario. Raises ConfigError naming the parameters."""
     own = _remaining(config.experiment, parameters)
     return _with(_template(config, own), own, type(config))
 
@@ -52,12 +52,12 @@ def with_trial(config: Config, parameters: Mapping[str, Any]) -> Config:
 def trial_configs(
     config: Config, *, names: Mapping[str, str] | None = None
 ) -> tuple[TrialConfig, ...]:
-    """Return all trials with their configs, in the order of running; repetitions share theirs. A
-    search has those at the ends of its ranges, between which all others are. A config without an
-    experiment has one.
+    """Return all trials with their configs, in the order of running. Repetitions share a config. A
+    search returns the trials at the ends of its ranges, which enclose all others. A config without
+    an experiment returns one.
 
-    `names` maps dotted keys to what the user calls them. Raises ConfigError that lists the trials
-    that are refused.
+    `names` maps dotted keys to the user's names of these keys. Raises ConfigError listing the
+    refused trials.
     """
     if config.experiment is None:
         return (TrialConfig(Trial(1, {}), config),)
@@ -83,7 +83,7 @@ def trial_configs(
 
 
 def refuse_trials(errors: Sequence[str], number: int) -> None:
-    """Raise ConfigError if there are errors of trials, of so many that are different."""
+    """Raise ConfigError if there are errors of trials, out of `number` distinct trials."""
     if len(errors) == 1:
         raise ConfigError(errors[0])
     if errors:
@@ -95,7 +95,7 @@ def refuse_trials(errors: Sequence[str], number: int) -> None:
 
 
 def trial_name(parameters: Mapping[str, Any]) -> str:
-    """Return what messages call a trial."""
+    """Return the name of a trial in messages."""
     return one_line(f"trial {describe(parameters)}").rstrip()
 
 
@@ -112,14 +112,14 @@ def _trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
 
 
 def _remaining(experiment: Experiment | None, parameters: Mapping[str, Any]) -> Parameters:
-    """Return the parameters whose values the template does not have already."""
+    """Return the parameters whose values differ from the template."""
     given = experiment.part.given if experiment is not None and experiment.part else ()
     return {key: value for key, value in parameters.items() if key not in given}
 
 
 def _template(config: Config, keys: Iterable[str]) -> Parameters:
-    """Return the config without its experiment. Only the parts with these keys are as a user writes
-    them; the others are models, which need no other check."""
+    """Return the config without its experiment. Only the parts with these keys are plain data; the
+    others are models, which need no second check."""
     varied = {key.partition(".")[0] for key in keys}
     parts = {name: getattr(config, name) for name in type(config).model_fields}
     del parts["experiment"]

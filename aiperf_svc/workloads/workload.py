@@ -1,8 +1,8 @@
-"""What a workload is: everything that differs between an inference load and a benchmark of a tool.
+"""The interface of workloads: everything that differs between an inference load and a tool.
 
-`registry.workload_of` returns the workload of a config. `inference/` has the one that sends
-requests, `tool.py` the one from which each tool derives. Pure: a workload decides, and services,
-adapters and the runner carry out.
+`registry.workload_of` returns the workload of a config. `inference/` has the workload that sends
+requests, `tool.py` the base of all tools. Pure: a workload decides; services, adapters and the
+runner execute.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiperf_svc.core.qualify.result import Qualification
 
 ReplayNs = Callable[[BenchmarkConfig], int | None]
-"""How long a config's fixed schedule is; None if that is unknown."""
+"""Returns the length of a config's fixed schedule; None if unknown."""
 
 
 def no_length(config: BenchmarkConfig) -> int | None:
@@ -40,30 +40,30 @@ def no_length(config: BenchmarkConfig) -> int | None:
 
 
 class TrialTimes(NamedTuple):
-    """Times of a trial in ns; None if they are unknown."""
+    """Times of a trial in ns; None if unknown."""
 
     expected: int | None
     longest: int | None
 
 
 class WorkerPriority(Enum):
-    """How a process of workers competes for the cores of its machine."""
+    """How worker processes compete for the cores of their machine."""
 
     USUAL = "usual"
-    """As every other process."""
+    """Like every other process."""
     BEFORE_ALL = "before all"
-    """Before all others, since it keeps a schedule."""
+    """Before all other processes, to keep a schedule."""
     WHILE_IDLE = "while idle"
-    """Before all others as long as it uses little CPU."""
+    """Before all other processes while it uses little CPU."""
 
 
 class Secret(msgspec.Struct, frozen=True):
     """A secret value that services need."""
 
     variable: str
-    """Environment variable that holds it on the user's machine."""
+    """Environment variable with the value on the user's machine."""
     key: str
-    """Key of the stack's configuration that holds it."""
+    """Key of the stack's configuration with the value."""
     services: tuple[Service, ...]
 
 
@@ -95,21 +95,21 @@ class NeededProgram(NamedTuple):
 
 
 class LocalNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run needs of this machine."""
+    """Requirements of a run for this machine."""
 
     files: tuple[NeededFile, ...] = ()
     authorities: Tls | None = None
     """The TLS settings whose certificates are read."""
     modules: tuple[tuple[str, str, str], ...] = ()
-    """Modules of extras: the key that needs one, the module, the extra that has it."""
+    """Modules of extras: the key that needs one, the module, the extra that contains it."""
     tokenizer: str = ""
     """Name or path of a tokenizer; empty: none."""
     variables: tuple[NeededVariable, ...] = ()
     programs: tuple[NeededProgram, ...] = ()
     path: str | None = None
-    """PATH on which the programs are; None: that of the environment."""
+    """PATH for the programs; None: the environment's."""
     problems: tuple[Problem, ...] = ()
-    """What no machine can do."""
+    """Problems on any machine."""
 
 
 class Workload(ABC, Generic[ConfigT]):
@@ -117,7 +117,7 @@ class Workload(ABC, Generic[ConfigT]):
 
     kind: ClassVar[str]
     runs_on_ranks: ClassVar[bool]
-    """Whether the workers are couriers of ranks. They send requests otherwise."""
+    """Whether the workers are couriers of ranks instead of senders of requests."""
 
     # --- the config ------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Workload(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def local_needs(self, config: ConfigT) -> LocalNeeds:
-        """Return what a run on this machine needs of it."""
+        """Return the requirements of a run on this machine."""
 
     @abstractmethod
     def secrets(self, config: ConfigT) -> tuple[Secret, ...]:
@@ -139,7 +139,7 @@ class Workload(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def subject(self, config: ConfigT) -> str:
-        """Return what is measured, in a few words."""
+        """Return a few words about what is measured."""
 
     def kinds_of(self, config: ConfigT) -> tuple[str, ...]:
         """Return the kinds of tools that a run needs."""
@@ -148,14 +148,14 @@ class Workload(ABC, Generic[ConfigT]):
     # --- trials ----------------------------------------------------------------------------------
 
     def completed(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a config as it is written with what follows from it, before it is checked."""
+        """Return a config as written, plus its implied parts, before it is checked."""
         return data
 
     def strategy(
         self, config: ConfigT, trials: Sequence[Trial], ended: Sequence["EndedTrial"]
     ) -> "Strategy | None":
-        """Return what chooses among the planned trials by the results so far; None: they are run as
-        planned. `ended` need not run again."""
+        """Return the strategy that chooses planned trials by the results so far; None: they run as
+        planned. `ended` trials need not run again."""
         return None
 
     def needless(
@@ -166,35 +166,34 @@ class Workload(ABC, Generic[ConfigT]):
         *,
         is_local: bool,
     ) -> frozenset[int]:
-        """Return the numbers of planned trials that need not run, by what has ended in a folder
-        that is resumed."""
+        """Return the numbers of planned trials that need not run, given the trials that have ended
+        in a resumed folder."""
         return frozenset()
 
     def qualification(self, config: ConfigT, rows: Sequence["TrialRow"]) -> "Qualification | None":
-        """Return the verdicts on the nodes that the trials measured; None if they are about no
-        nodes."""
+        """Return the verdicts on the nodes of the trials; None if the trials do not judge nodes."""
         return None
 
     def trial(self, config: ConfigT, experiment: Experiment) -> ConfigT:
-        """Return the config of a trial with what the experiment adds to it. Raises ConfigError."""
+        """Return the config of a trial with the experiment's additions. Raises ConfigError."""
         return config
 
     def with_own_prompts(self, config: ConfigT, number: int) -> ConfigT:
-        """Return the config of a trial with prompts that no trial of another number has sent."""
+        """Return the config of a trial with prompts that only trials of this number send."""
         return config
 
     @abstractmethod
     def trial_times(self, config: ConfigT, replay_ns: ReplayNs = no_length) -> TrialTimes:
-        """Return the times of a trial, as far as its config bounds them."""
+        """Return the times of a trial, as far as its config limits them."""
 
     # --- the plan --------------------------------------------------------------------------------
 
     @abstractmethod
     def topology(self, config: ConfigT, facts: Facts) -> Topology:
-        """Return the processes of a trial where these facts hold. Raises ConfigError."""
+        """Return the processes of a trial on a machine with these facts. Raises ConfigError."""
 
     def shape(self, config: ConfigT) -> list[object]:
-        """Return what of a config needs processes or pods of its own, besides the keys of
+        """Return the parts of a config that need separate processes or pods, besides the keys of
         `shapes.SHAPE_KEYS`, as JSON."""
         return []
 
@@ -206,14 +205,14 @@ class Workload(ABC, Generic[ConfigT]):
     def stack(
         self, config: ConfigT, trials: Sequence[ConfigT], settings: StackSettings
     ) -> StackKind[ConfigT]:
-        """Return the stack of a config whose pods run these trials, one after the other. Raises
+        """Return the stack of a config whose pods run these trials one after the other. Raises
         ConfigError."""
 
     def index_stack(
         self, config: ConfigT, indexes: Sequence[Sequence[ConfigT]]
     ) -> StackKind[ConfigT]:
-        """Return the stack of a config whose shapes, which have these trials, are indexes of Jobs.
-        Raises ConfigError."""
+        """Return the stack of a config whose shapes, with these trials, are indexes of Jobs. Raises
+        ConfigError."""
         raise ConfigError(
             "experiment.fan_out: jobs measures inference servers; leave it out, and the shapes of "
             "this workload run in stacks of their own"
@@ -232,11 +231,11 @@ class Workload(ABC, Generic[ConfigT]):
         return False
 
     def longest_waits_ns(self, config: ConfigT, *, is_held: bool) -> int:
-        """Return how long the configuration may wait for others than the services."""
+        """Return how long the configuration may wait for anything but the services."""
         return 0
 
     def worker_priority(self, config: ConfigT) -> WorkerPriority:
-        """Return the priority of workers on a machine that has cores for all of them."""
+        """Return the priority of workers on a machine with cores for all of them."""
         return WorkerPriority.USUAL
 
     # --- the preview -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from aiperf_svc.workloads.gathering import (
     STDOUT,
     TAIL_BYTES,
     commands_of,
-    how_it_ended,
+    failure_text,
     newest_lines,
 )
 from aiperf_svc.workloads.steps import Command, PlannedStep
@@ -369,7 +369,7 @@ class StepCommands:
         left = filter(self._place.is_left, (folder / STDERR, folder / STDOUT))
         nonempty = next((path for path in left if path.stat().st_size), None)
         text = _tail(nonempty, TAIL_BYTES) if nonempty else ""
-        return how_it_ended(running.command, running.exit_code, text)
+        return failure_text(running.command, running.exit_code, text)
 
     def _too_large(self, running: _Running, file: str, size: int) -> str:
         return (

@@ -13,9 +13,9 @@ class Check(msgspec.Struct, frozen=True):
     name: str
     state: State
     detail: str
-    """Text about what was found, with values."""
+    """Findings, with values."""
     remedy: str = ""
-    """Advice on what to change; empty if there is none."""
+    """Advice on what to change; empty if none."""
     is_config_error: bool = False
-    """True if it failed because the config requires what the cluster does not have, such as more
-    nodes than exist."""
+    """True if it failed because the config exceeds what the cluster has, such as its number of
+    nodes."""

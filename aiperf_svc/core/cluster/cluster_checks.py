@@ -1,5 +1,5 @@
-"""Decides whether a cluster is fit for a benchmark: nodes that are ready and have resources and
-right clocks, GPUs that pods can use and exporters can watch, NetworkPolicies that are enforced."""
+"""Decides whether a cluster is fit for a benchmark: ready nodes with resources and correct clocks,
+GPUs that pods can use and exporters can monitor, and enforced NetworkPolicies."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from aiperf_svc.core.telemetry.sources import MAX_CLOCK_OFFSET_S
 from aiperf_svc.domain.number_text import count
 
 SHOWN = 5
-"""Most nodes that a line names."""
+"""Maximum number of nodes that a line names."""
 PLUGIN, EXPORTERS, XID, POLICIES = (
     "device plugin", "GPU exporters", "Xid errors", "network policies",
 )  # fmt: skip
@@ -48,7 +48,7 @@ def judge_pressure(nodes: Sequence[NodeFacts]) -> Check:
 
 def judge_clocks(nodes: Sequence[NodeFacts]) -> Check:
     """Check the clocks of nodes against the API server's, to a second. Services measure their own
-    offsets; times of a server or exporter whose clock is off are not used."""
+    offsets. Times from a server or exporter whose clock is off are not used."""
     known = {each.name: each.clock_ahead_s for each in nodes if each.clock_ahead_s is not None}
     if not known:
         words = "no ready node has a report with both its own time and the API server's"
@@ -56,7 +56,7 @@ def judge_clocks(nodes: Sequence[NodeFacts]) -> Check:
     summary = f"{len(known)} of {len(nodes)} nodes"
     off = {name: ahead for name, ahead in known.items() if abs(ahead) > MAX_CLOCK_OFFSET_S}
     if off:
-        words = some([f"{name} is {_way(ahead)}" for name, ahead in off.items()])
+        words = some([f"{name} is {_offset_text(ahead)}" for name, ahead in off.items()])
         return Check("clocks", "warning", f"{words} the API server", "let NTP or PTP set them")
     worst = max(known.values(), key=abs)
     if abs(worst) <= 1:
@@ -70,7 +70,7 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _way(ahead_s: int) -> str:
+def _offset_text(ahead_s: int) -> str:
     return f"{abs(ahead_s)} s {'ahead of' if ahead_s > 0 else 'behind'}"
 
 
@@ -81,7 +81,7 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     allocatable: int
     free: int | None
-    """GPUs that no pod has requested, on nodes that accept pods; None if unknown."""
+    """GPUs that no pod has requested on nodes that accept pods; None if unknown."""
 
 
 def gpu_types(nodes: Sequence[NodeFacts]) -> tuple[GpuType, ...]:
@@ -95,19 +95,19 @@ def gpu_types(nodes: Sequence[NodeFacts]) -> tuple[GpuType, ...]:
         GpuType(
             resource=resource,
             product=product,
-            nodes=len(there),
-            capacity=sum(gpus.capacity for _, gpus in there),
-            allocatable=sum(gpus.allocatable for _, gpus in there),
+            nodes=len(members),
+            capacity=sum(gpus.capacity for _, gpus in members),
+            allocatable=sum(gpus.allocatable for _, gpus in members),
             free=None
-            if any(gpus.used is None for _, gpus in there)
-            else sum(g.allocatable - (g.used or 0) for node, g in there if node.is_open),
+            if any(gpus.used is None for _, gpus in members)
+            else sum(g.allocatable - (g.used or 0) for node, g in members if node.is_open),
         )
-        for (resource, product), there in sorted(found.items())
+        for (resource, product), members in sorted(found.items())
     )
 
 
 def judge_gpus(nodes: Sequence[NodeFacts]) -> tuple[Check, ...]:
-    """Check the device plugin, and report the GPUs of each type. A cluster without GPUs has one
+    """Check the device plugin, and report the GPUs of each type. A cluster without GPUs gets one
     line."""
     with_gpus = [each for each in nodes if each.is_ready and each.has_gpus]
     if not with_gpus:
@@ -148,12 +148,12 @@ def _type_check(found: GpuType) -> Check:
 def judge_exporters(
     nodes: Sequence[NodeFacts], exporters: Sequence[Exporter] | None, pages: Mapping[str, GpuPage]
 ) -> Check:
-    """Check that each node with GPUs has an exporter whose page a pod could read. `exporters` None:
-    pods may not be listed; `pages` has those that a pod has tried."""
+    """Check that each node with GPUs has an exporter that pods can read. `exporters` is None if
+    listing pods is not permitted; `pages` has the exporters that a pod tried to read."""
     if exporters is None:
         return Check(EXPORTERS, "not checked", "not allowed to list pods of all namespaces")
     with_gpus = {each.name for each in nodes if each.is_ready and each.has_gpus}
-    there = {each.node for each in exporters}
+    covered = {each.node for each in exporters}
     if not exporters:
         if not with_gpus:
             return Check(EXPORTERS, "ok", "none, and no GPUs")
@@ -171,14 +171,14 @@ def judge_exporters(
     read = [pages[each.url] for each in exporters if each.url in pages]
     if read:
         summary += f"; a pod reads them: {sum(page.gpus for page in read)} GPUs"
-    if missing := sorted(with_gpus - there):
+    if missing := sorted(with_gpus - covered):
         words = f"{summary}; none on {some(missing)}"
         return Check(EXPORTERS, "warning", words, "let it run on all nodes with GPUs")
     return Check(EXPORTERS, "ok", summary)
 
 
 def judge_xids(exporters: Sequence[Exporter] | None, pages: Mapping[str, GpuPage]) -> Check | None:
-    """Check that no GPU has had an Xid error since its exporter started. None: no page was read."""
+    """Check that no GPU had an Xid error since its exporter started. None: no page was read."""
     read = [
         (each, page)
         for each in exporters or ()
@@ -196,8 +196,8 @@ def judge_xids(exporters: Sequence[Exporter] | None, pages: Mapping[str, GpuPage
 
 
 def judge_policies(result: ProbeResult) -> Check:
-    """Check that the connection which a policy forbids has failed. It proves something only if the
-    allowed one to the same pod has succeeded."""
+    """Check that the connection which a policy forbids failed. This is only conclusive if the
+    allowed connection to the same pod succeeded."""
     if result.not_tried:
         return Check(POLICIES, "not checked", result.not_tried)
     if result.allowed:

@@ -1,4 +1,4 @@
-"""The state of nodes and pods, as their objects have it. Uses the standard library only."""
+"""The state of nodes and pods, read from their objects. Uses the standard library only."""
 
 from aiperf_svc.domain.json_objects import Json
 
@@ -17,12 +17,12 @@ def has_condition(found: Json, name: str) -> bool:
 
 
 def containers_of(pod: Json) -> list[Json]:
-    """Return the states of the containers of a pod, without those that initialise it."""
+    """Return the states of the containers of a pod, without init containers."""
     return (pod.get("status") or {}).get("containerStatuses") or []
 
 
 def all_containers_of(pod: Json) -> list[Json]:
-    """Return the states of all containers of a pod, those that initialise it first."""
+    """Return the states of all containers of a pod, init containers first."""
     return [*((pod.get("status") or {}).get("initContainerStatuses") or ()), *containers_of(pod)]
 
 

@@ -1,17 +1,17 @@
 """Decides who may remove or change a stack, from its Lease in the cluster.
 
-Stacks are found by label, and a label does not tell the owner: state folders, backends and machines
-differ. So each stack has a Lease, which every user who can remove the stack can read:
+Stacks are found by label, but a label does not identify the owner: state folders, backends and
+machines differ. So each stack has a Lease, readable by every user who can remove the stack:
 
     metadata.annotations  owner, `user@host` of the last `pulumi up`; and the last renewal by the
                           deadline's pod, which shows that the stack is within its time to live
     metadata.labels       the run
-    spec                  the process that works on the stack now, and its last renewal
+    spec                  the process that currently works on the stack, and its last renewal
 
 A stack is *held* while the process in `spec` renews the Lease, and *alive* while the deadline's pod
-does. No other process touches a stack that is held. A stack that is alive is touched only from a
-machine with a record or a state of it. Taking over is explicit: the new holder is written into
-`spec`, where the old one reads it.
+renews it. No other process changes a held stack. Only a machine with a record or state of an alive
+stack changes that stack. A take-over is explicit: the new holder is written to
+`spec`, where the old holder reads it.
 
 All times are the API server's, since the clocks of two machines may differ.
 """
@@ -28,7 +28,7 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import OWNER_ANNOTATION, RENEWED_ANNOTATION, RUN_LABEL, STACK_LABEL
 
 HELD_S = 40
-"""Seconds after which a process that does not renew the Lease no longer holds the stack."""
+"""Seconds without renewal after which a process no longer holds the stack."""
 RENEW_S = 10.0
 """Seconds between two renewals by that process."""
 ALIVE_S = 120.0
@@ -44,12 +44,12 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     """`user@host`."""
     host: str
-    """Name of the machine, which `owner` need not end with."""
+    """Name of the machine, since `owner` need not end with it."""
     pid: int
     token: str
-    """Random text: process numbers are used again."""
+    """Random text, since process numbers are reused."""
     space: str = ""
-    """Where the process number counts: two containers may have one host name. Empty: unknown."""
+    """PID namespace of the process number: two containers may share a host name. Empty: unknown."""
 
     @property
     def identity(self) -> str:
@@ -67,7 +67,7 @@ class StackLease(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     created: datetime
     holder: str = ""
-    """Identity of the process that works on the stack; empty: none does."""
+    """Identity of the process that works on the stack; empty if none does."""
     acquired: datetime | None = None
     """Time at which that process began."""
     renewed: datetime | None = None
@@ -75,7 +75,7 @@ class StackLease(msgspec.Struct, frozen=True, kw_only=True):
     alive: datetime | None = None
     """Last renewal by the deadline's pod."""
     version: str = ""
-    """Version of the object: a change of another one is refused."""
+    """Version of the object: an update of any other version is refused."""
 
     def is_held(self, now: datetime) -> bool:
         """Return whether a process works on the stack."""
@@ -84,13 +84,13 @@ class StackLease(msgspec.Struct, frozen=True, kw_only=True):
         return now < self.renewed + timedelta(seconds=self.held_s)
 
     def is_alive(self, now: datetime) -> bool:
-        """Return whether the stack is starting, or within its time to live."""
+        """Return whether the stack is starting or within its time to live."""
         last = max(self.created, self.alive or self.created)
         return now < last + timedelta(seconds=ALIVE_S)
 
     @property
     def holder_in_words(self) -> str:
-        """Describe the process that works on the stack, else the owner."""
+        """Describe the process that works on the stack or, without one, the owner."""
         known = parse_holder(self.holder)
         return str(known) if known else self.holder or self.owner or "an unknown process"
 
@@ -100,7 +100,7 @@ class Use(StrEnum):
     HELD = "held"
     """A process works on it."""
     ALIVE = "alive"
-    """It has another owner, and has not removed itself yet."""
+    """It has another owner and has not removed itself yet."""
 
 
 def read_lease(found: Mapping[str, Any]) -> StackLease:
@@ -122,7 +122,7 @@ def read_lease(found: Mapping[str, Any]) -> StackLease:
 
 
 def parse_holder(identity: str) -> Holder | None:
-    """Read the identity of one of our processes; None for any other text."""
+    """Parse the identity of one of our processes; None for any other text."""
     found = _HOLDER.fullmatch(identity)
     if found is None:
         return None
@@ -144,10 +144,10 @@ def use_of(
     is_running: Callable[[int], bool],
 ) -> Use:
     """Return whether others use the stack. `is_own`: this machine has a record or the state of it.
-    `is_running` returns whether a process of this machine and its process numbers is alive."""
+    `is_running` returns whether a process with that number runs on this machine."""
     if lease.holder != me.identity and lease.is_held(now):
         known = parse_holder(lease.holder)
-        # A killed process of this machine holds nothing, so there is no wait for its Lease.
+        # A killed process of this machine holds nothing, so its Lease need not expire first.
         is_here = known is not None and known.space != "" and known.space == me.space
         if known is None or not is_here or is_running(known.pid):
             return Use.HELD
@@ -168,7 +168,7 @@ def in_words(lease: StackLease, use: Use, now: datetime) -> str:
 
 
 class Step(StrEnum):
-    """What a process that works on the stack does with the Lease next."""
+    """Next action of a process that works on the stack, regarding the Lease."""
 
     CLAIM = "claim"
     RENEW = "renew"
@@ -176,7 +176,7 @@ class Step(StrEnum):
     LOST = "lost"
     """Another process holds it."""
     EXPIRED = "expired"
-    """Another process held it and found nobody who did: this one had not renewed it in time."""
+    """Another process took the Lease because this one had not renewed it in time."""
 
 
 def next_step(
@@ -187,13 +187,13 @@ def next_step(
     held_until: datetime | None,
     is_running: Callable[[int], bool],
 ) -> Step:
-    """Decide what the process `me` does. `held_until` is the time up to which its last renewal
-    counts; None: it has not held the Lease before."""
+    """Decide the next step of the process `me`. `held_until` is when its last renewal expires;
+    None: it has not held the Lease before."""
     if lease.holder == me.identity:
         is_due = lease.renewed is None or now >= lease.renewed + timedelta(seconds=RENEW_S)
         return Step.RENEW if is_due else Step.NOTHING
     if held_until is not None and lease.acquired is not None and lease.acquired >= held_until:
-        # Also if that process has released it since, and keeps the stack.
+        # Even if that process has since released it and keeps the stack.
         return Step.EXPIRED
     if held_until is not None and lease.holder:
         # Before that time only an explicit take-over writes another holder.
@@ -203,8 +203,8 @@ def next_step(
 
 
 def claimed(lease: StackLease, *, now: datetime, me: Holder) -> Json:
-    """Return the changes of the object with which `me` holds it or renews it. The API server
-    refuses them if the object has changed since."""
+    """Return the changes with which `me` acquires or renews the Lease. The API server refuses them
+    if the object has changed since."""
     spec: Json = {"renewTime": format_time(now), "leaseDurationSeconds": HELD_S}
     if lease.holder != me.identity:
         spec |= {"holderIdentity": me.identity, "acquireTime": format_time(now)}

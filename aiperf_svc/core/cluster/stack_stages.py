@@ -5,15 +5,15 @@
         └─────┬─────┘        └──────┴────────┴────┴─> evidence ─────┘
               └─> finished
 
-If an experiment is resumed whose trials have all ended, `destroy` follows the preflight checks: the
-stack of the killed runner may be there.
+If all trials of a resumed experiment have ended, `destroy` follows the preflight checks, because
+the stack of a killed runner may still exist.
 
-The stages from `up` to `collect` or `evidence` are those of a part of the session. If several parts
-share the stack, `up` changes it, and `begin_part` puts the next one before the removal.
+The stages from `up` to `collect` or `evidence` belong to one part of the session. If several parts
+share the stack, `up` changes it, and `begin_part` inserts the next part before the removal.
 
-As soon as the cluster may hold objects of the stack, every path leads through `destroy` and
+As soon as the cluster may contain objects of the stack, every path leads through `destroy` and
 `check`, unless the user asked to keep the stack, it holds the only copy of the results, or another
-process uses it. Evidence of a failure, or of a loss that the run survived, is saved before the
+process uses it. Evidence of a failure, or of a loss during a successful run, is saved before the
 stack is destroyed.
 """
 
@@ -22,7 +22,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """The steps of a stack's run, in order."""
+    """The stages of a stack's lifecycle, in order."""
 
     PREFLIGHT = "preflight"
     PREVIEW = "preview"
@@ -39,8 +39,8 @@ class StageResult(StrEnum):
     DONE = "done"
     FAILED = "failed"
     DECLINED = "declined"
-    """Nothing was made: the user declined the preview, or another user holds the state. Or nothing
-    was removed: another process uses the stack."""
+    """Nothing was created: the user declined the preview, or another user holds the state. Or
+    nothing was removed: another process uses the stack."""
     INTERRUPTED = "interrupted"
     """The user ended it early."""
 
@@ -51,28 +51,28 @@ AFTER = {
     Stage.UP: Stage.RUN,
     Stage.RUN: Stage.COLLECT,
 }
-"""The stage that follows one that succeeded, until the results are collected."""
+"""The stage after a successful one, until the results are collected."""
 
 
 class IllegalStep(RuntimeError):
-    """Raised when a stage ends that was not the current one."""
+    """A stage ended that was not the current one."""
 
 
 @dataclass
 class StackLifecycle:
-    """The current stage, and the outcome of those before it."""
+    """The current stage, and the outcome of the previous ones."""
 
     keep: bool = False
     keep_on_failure: bool = False
     has_parts: bool = True
-    """Whether anything is left to run."""
+    """Whether any part remains to run."""
     stage: Stage = Stage.PREFLIGHT
     failed_in: Stage | None = None
     """The first stage that failed."""
     has_part_failed: bool = False
     """A stage of the current part failed."""
     is_suspect: bool = False
-    """A pod of the stack died during a run that continued: the cluster has evidence to save."""
+    """A pod of the stack died while the run continued, so the cluster has evidence to save."""
     was_interrupted: bool = False
     """The user interrupted a stage."""
     has_only_copy: bool = False
@@ -80,16 +80,16 @@ class StackLifecycle:
     is_lost: bool = False
     """Another user has taken over the stack: no other part starts, and nothing is kept."""
     is_in_use: bool = False
-    """Another process works on the stack, which this one has lost: it stays."""
+    """Another process took over the stack from this one, so the stack remains."""
     is_kept: bool = False
     story: list[str] = field(default_factory=list)
-    """Every step so far, for the message about an illegal one."""
+    """Every step so far, for error messages about illegal steps."""
 
     def end(self, stage: Stage, result: StageResult, *, interrupts: int = 0) -> Stage:
         """Record that `stage` has ended, and return the next one.
 
-        `interrupts` is the number of the user's interrupts so far: after one during the run its
-        results are still collected, after two they are not. Raises IllegalStep.
+        `interrupts` is the number of user interrupts so far. After one interrupt during the run the
+        results are still collected; after two they are not. Raises IllegalStep.
         """
         if stage is not self.stage or stage is Stage.FINISHED:
             raise IllegalStep(f"{stage} ended in {self.stage} after {', '.join(self.story)}")
@@ -113,14 +113,14 @@ class StackLifecycle:
             self.is_kept = self.is_in_use = True
             return Stage.FINISHED
         if stage is Stage.DESTROY:
-            # Whatever `destroy` reported, the check looks at the cluster.
+            # The check inspects the cluster, whatever `destroy` reported.
             return Stage.CHECK
         if stage is Stage.CHECK or result is StageResult.DECLINED:
             return Stage.FINISHED
         if result is StageResult.FAILED and stage is not Stage.EVIDENCE and interrupts < 2:
             return Stage.EVIDENCE
-        # After an interrupt before the run there are no results to wait for; during the run there
-        # are.
+        # After an interrupt before the run there are no results to wait for, unlike during the
+        # run.
         interrupt_limit = 1 if stage is Stage.UP else 2
         if stage in AFTER and result is StageResult.DONE and interrupts < interrupt_limit:
             return AFTER[stage]
@@ -131,13 +131,13 @@ class StackLifecycle:
 
     @property
     def is_last(self) -> bool:
-        """True if no part may follow the current one: the stack stays for what is in it, or another
-        user has taken it over."""
+        """True if no part may follow the current one: the stack remains because of its content, or
+        another user has taken it over."""
         is_kept = self.has_only_copy or (self.keep_on_failure and self.has_part_failed)
         return self.is_lost or is_kept
 
     def begin_part(self) -> None:
-        """Begin the first part, or the next one on the stack of the last one. Raises
+        """Begin the first part, or the next part on the same stack. Raises
         IllegalStep."""
         is_next = self.stage in (Stage.DESTROY, Stage.FINISHED) and not self.is_last
         if self.stage is not Stage.UP and not is_next:

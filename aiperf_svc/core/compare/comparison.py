@@ -1,8 +1,8 @@
-"""Compares two sides of finished runs: what was configured differently, and what became better or
+"""Compares two sides of finished runs: which settings differ, and which metrics became better or
 worse.
 
-With three runs or more on each side, the run is the sample. With fewer, the noise between runs is
-unknown: the difference is shown with the uncertainty within the runs, and not judged.
+With three runs or more on each side, the run is the sample. With fewer, run-to-run noise is
+unknown. The difference is then shown with the uncertainty within the runs, but not judged.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -33,36 +33,36 @@ from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.number_text import count
 
 LEAST_RUNS = 3
-"""Fewest runs on a side whose differences are judged."""
+"""Minimum runs per side to judge differences."""
 FLOORS = {"p50": 11, "p90": 64, "p95": 130, "p99": 662, "p99_9": 6636}
-"""Fewest requests of a run for a percentile: with fewer, no value of the sample bounds it with 99%
+"""Minimum requests of a run for a percentile. With fewer, no value of the sample bounds it with 99%
 confidence (the early-stopping rule of MLPerf's LoadGen)."""
 TOLERANCE = 0.05
-"""Largest difference that does not matter, unless the user says otherwise."""
+"""Default tolerance: the largest difference that does not matter."""
 SCHEMA = "comparison/1"
 
 
 class Word(StrEnum):
-    """Judgement of one row."""
+    """Judgement of a row."""
 
     WORSE = "worse"
     """The difference is real and larger than the tolerance."""
     BETTER = "better"
-    """As `worse`, in the other direction."""
+    """Like `worse`, in the other direction."""
     CHANGED = "changed"
-    """As `worse`, of a metric that has no better direction."""
+    """Like `worse`, for a metric without a better direction."""
     SAME = "same"
     """The whole interval of the difference is within the tolerance."""
     UNSURE = "~"
-    """Not enough data for any of these."""
+    """Not enough data for any of the above."""
     UNJUDGED = "?"
-    """Too few runs, so that the noise between them is not known; or not all runs of a side."""
+    """Too few runs to know their noise, or a side without some of its runs."""
 
 
 class SideValue(msgspec.Struct, frozen=True):
     mean: float
     half_width: float | None
-    """Half of the mean's 95% interval; None if it is not known."""
+    """Half of the mean's 95% interval; None if unknown."""
     n: int
     """Number of runs."""
 
@@ -73,37 +73,37 @@ class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     key: RowKey
     info: MetricInfo
     gates: bool
-    """Whether it counts for the comparison's judgement."""
+    """Whether it contributes to the comparison's judgement."""
     base: SideValue
     new: SideValue
     delta: float
     """(new - base) / base."""
     low: float | None
     high: float | None
-    """95% interval of `delta`; None if it is not known. Of single runs that of the difference of
-    the means over their parts, extended to `delta`."""
+    """95% interval of `delta`; None if unknown. For single runs it is the interval for the
+    difference of the means over their parts, extended to `delta`."""
     p: float | None
-    """Probability of such a difference between equal systems; of few runs, estimated from their
-    parts."""
+    """Probability of such a difference between equal systems. With few runs it is estimated from
+    their parts."""
     adjusted_p: float | None
-    """`p`, corrected for the number of rows that gate (Holm); None if the row is not judged."""
+    """`p` corrected for the number of gating rows (Holm); None if the row is not judged."""
     word: Word
     notes: tuple[str, ...] = ()
 
 
 class Shift(msgspec.Struct, frozen=True):
-    """How far each percentile of a metric moved, as a share."""
+    """Shift of each percentile of a metric, as a share."""
 
     info: MetricInfo
     shifts: dict[str, float]
 
 
 class KeyDifference(msgspec.Struct, frozen=True):
-    """A key of config, version or surroundings that is not the same everywhere."""
+    """A key of config, version or environment that differs between runs."""
 
     key: str
     base: tuple[str, ...]
-    """Its values on this side, without repeats."""
+    """Its distinct values on this side."""
     new: tuple[str, ...]
 
 
@@ -116,18 +116,18 @@ class RunName(msgspec.Struct, frozen=True):
 class Side(msgspec.Struct, frozen=True):
     runs: tuple[RunName, ...]
     left_out: tuple[RunName, ...]
-    """Runs whose verdict is `invalid`, and what has no results that count."""
+    """Invalid runs, and trials without usable results."""
     uptime_s: tuple[float, float] | None = None
-    """Least and greatest time for which the target had run when a load began; None if that of a run
-    is not known."""
+    """Minimum and maximum uptime of the target at the start of a load; None if any of them is
+    unknown."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished comparison. `compare --json` prints it as it is."""
+    """A finished comparison. `compare --json` prints it unchanged."""
 
     schema_version: str = SCHEMA
     name: str = ""
-    """Parameters of the trials that are compared; empty if there are none."""
+    """Parameters of the compared trials; empty if there are none."""
     kind: str
     tolerance: float
     base: Side
@@ -136,30 +136,30 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ComparisonRow, ...]
     shifts: tuple[Shift, ...]
     one_sided: tuple[RowKey, ...]
-    """Rows that only one side has, of the headline or of those that are asked for."""
+    """Rows that only one side has, among the headline or the requested rows."""
     warnings: tuple[str, ...] = ()
     """Why the runs are not comparable, by their own checks."""
     answers: Agreement | None = None
-    """How the answers to the same quality gate agree, of the first run of each side."""
+    """Agreement of the answers to the same quality gate, for the first run of each side."""
 
     @property
     def is_worse(self) -> bool:
-        """True if a row that gates is worse."""
+        """True if a gating row is worse."""
         return any(row.gates and row.word is Word.WORSE for row in self.rows)
 
     @property
     def is_judged(self) -> bool:
-        """True if every row that gates is on both sides, with enough runs to be judged."""
+        """True if every gating row is on both sides, with enough runs to be judged."""
         words = [row.word for row in self.rows if row.gates]
         return bool(words) and Word.UNJUDGED not in words and not self.one_sided
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The footnotes, without repeats."""
+        """Distinct footnotes."""
         found = dict.fromkeys(note for row in self.rows for note in row.notes)
         answers = self.answers.lines if self.answers is not None else ()
         verdicts = {run.verdict for run in (*self.base.runs, *self.new.runs)}
-        # One that is not that of all runs is among the differences.
+        # A verdict that only some runs have is listed with the differences.
         degraded = verdicts == {Severity.DEGRADED}
         return (
             *self.warnings,
@@ -180,13 +180,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Criteria(NamedTuple):
-    """How two sides are compared."""
+    """Rules for comparing two sides."""
 
     tolerance: float = TOLERANCE
     wanted: Collection[str] = ()
-    """The rows that gate, as `tag` or `tag:stat`; empty: the runs' headline."""
+    """The gating rows, as `tag` or `tag:stat`; empty: the runs' headline."""
     with_all: bool = False
-    """Whether all other rows are there too; they do not gate."""
+    """Whether to include all other rows, which do not gate."""
     is_paired: bool = False
     """Whether the blocks of an experiment are the sample."""
 
@@ -207,7 +207,7 @@ def compare(
     refuse_other_units([*sides[0], *sides[1]], common if criteria.with_all else gating)
     make = _paired_row if criteria.is_paired else _row
     found = [make(key, sides, criteria.tolerance, gates=key in gating) for key in shown]
-    if notes := _gaps((*base, *new), kind, is_paired=criteria.is_paired):
+    if notes := _exclusion_notes((*base, *new), kind, is_paired=criteria.is_paired):
         found = [
             replace(row, word=Word.UNJUDGED, adjusted_p=None, notes=(*row.notes, *notes))
             for row in found
@@ -229,8 +229,8 @@ def compare(
 
 
 def refuse_other_units(runs: Sequence[MeasuredRun], keys: Collection[RowKey]) -> None:
-    """Raise Incomparable if one of these metrics is in other units in some runs, or has another
-    direction: kinds of workloads let users name their metrics."""
+    """Raise Incomparable if runs disagree about the unit or direction of one of these metrics,
+    which is possible because some kinds of workloads let users name their metrics."""
     for tag in dict.fromkeys(key.tag for key in keys):
         found: dict[str, str] = {}
         for run in runs:
@@ -261,13 +261,13 @@ def _usable(runs: Sequence[MeasuredRun], name: str) -> list[MeasuredRun]:
     usable = [run for run in runs if run.is_usable]
     if not usable:
         folders = ", ".join(f"{run.folder} ({run.label})" for run in runs)
-        raise Incomparable(f"{name}: no run is left, because each is invalid or failed: {folders}")
+        raise Incomparable(f"{name}: every run is invalid or failed: {folders}")
     return usable
 
 
 def _refuse_other_rules(runs: Sequence[MeasuredRun]) -> None:
-    """Raise Incomparable if runs have different rules of the steady state: a rule that is chosen
-    for one side decides the result."""
+    """Raise Incomparable if runs have different steady-state rules, since a rule chosen for one
+    side would decide the result."""
     rules = {run.rule: run.folder for run in runs}
     if len(rules) > 1:
         named = "; ".join(f"{folder}: {rule or 'none'}" for rule, folder in rules.items())
@@ -344,25 +344,25 @@ def _row(
         word=Word.UNSURE if is_judged else Word.UNJUDGED,
         notes=(*_notes(key, values, missing=missing), *_few_requests(key, sides)),
     )
-    return row if gates else replace(row, word=_word(row, tolerance))
+    return row if gates else replace(row, word=_judge_row(row, tolerance))
 
 
 def _missing(key: RowKey, sides: Sequence[Sequence[MeasuredRun]]) -> int:
-    """Return in how many runs a value is unknown. It may be the worst: a percentile among requests
-    that were cut."""
+    """Return in how many runs a value is unknown. An unknown value may be the worst: a percentile
+    that falls among cut requests."""
     return sum(key not in run.values for side in sides for run in side)
 
 
 def _missing_note(key: RowKey, missing: int) -> str:
     runs = count(missing, "run")
-    return f"? {key} has no value in {runs}: not judged, and its means are of the others"
+    return f"? {key} has no value in {runs}: not judged, and its means exclude them"
 
 
 def _paired_row(
     key: RowKey, sides: Sequence[Sequence[MeasuredRun]], tolerance: float, *, gates: bool
 ) -> ComparisonRow:
-    """Return the row of blocks. A block counts if it has all its trials on both sides. If a
-    trial has no value, its block is left out and the row is not judged."""
+    """Return the row of blocks. A block counts if it has all its trials on both sides. If a trial
+    has no value, its block is skipped and the row is not judged."""
     of_sides = [_by_block(side, key) for side in sides]
     blocks = sorted({block for side in of_sides for block in side})
     whole = [b for b in blocks if all(len(side.get(b, ())) == VISITS for side in of_sides)]
@@ -373,8 +373,8 @@ def _paired_row(
     means = [fmean(pair[side] for pair in pairs) if pairs else 0.0 for side in (0, 1)]
     widths = [estimate([pair[side] for pair in pairs]) for side in (0, 1)]
     notes = []
-    if left := len(blocks) - len(whole):
-        notes.append(f"blocks without all trials on both sides, which are left out: {left}")
+    if skipped := len(blocks) - len(whole):
+        notes.append(f"blocks without all trials on both sides, which are left out: {skipped}")
     if missing:
         notes.append(_missing_note(key, missing))
     elif not is_judged:
@@ -394,13 +394,13 @@ def _paired_row(
         word=Word.UNSURE if is_judged else Word.UNJUDGED,
         notes=tuple(notes),
     )
-    return row if gates else replace(row, word=_word(row, tolerance))
+    return row if gates else replace(row, word=_judge_row(row, tolerance))
 
 
-def _gaps(runs: Sequence[MeasuredRun], kind: str, *, is_paired: bool) -> list[str]:
-    """Return why nothing is judged: runs are left out in which the target failed, or a step of a
-    tool, or that failed as a whole or lost a rank, for which the system may be the reason. Of
-    blocks, the whole block of a failed run is left out on both sides, with a note."""
+def _exclusion_notes(runs: Sequence[MeasuredRun], kind: str, *, is_paired: bool) -> list[str]:
+    """Return why nothing is judged: some runs are skipped because the target or a tool's step
+    failed, or because the run failed or lost a rank, possibly due to the system. With blocks, the
+    whole block of a failed run is skipped on both sides, with a note."""
     failed, shown = ("the target",) * 2 if kind == INFERENCE else ("a step", "the system")
     failing = sum(is_failure(run.cause) for run in runs)
     unfinished = 0 if is_paired else sum(run.cause in UNFINISHED for run in runs)
@@ -408,12 +408,12 @@ def _gaps(runs: Sequence[MeasuredRun], kind: str, *, is_paired: bool) -> list[st
     if failing:
         notes.append(
             f"? left out: {count(failing, 'run')} in which {failed} failed. Not judged, because "
-            f"the other runs show {shown} as better than it is"
+            f"the other runs make {shown} look too good"
         )
     if unfinished:
         notes.append(
             f"? left out: {count(unfinished, 'run')} that failed. Not judged, because {shown} may "
-            "be the reason, and the other runs may show it as better than it is"
+            "be the reason, and the other runs may make it look too good"
         )
     return notes
 
@@ -435,8 +435,8 @@ def _between(values: Sequence[RunValue]) -> Estimate | None:
 
 
 def _within(values: Sequence[RunValue]) -> Estimate | None:
-    """Return the mean over the parts of the runs. It differs from the runs' own percentile, in
-    which a busy part weighs more, so the parts do not show that percentile's uncertainty."""
+    """Return the mean over the parts of the runs. It differs from the runs' own percentile, where a
+    busy part has more weight, so the parts do not show that percentile's uncertainty."""
     parts = [found for each in values if (found := estimate(each.batches)) is not None]
     if len(parts) < len(values):
         return None
@@ -444,16 +444,16 @@ def _within(values: Sequence[RunValue]) -> Estimate | None:
 
 
 def corrected(rows: Sequence[ComparisonRow], tolerance: float) -> list[ComparisonRow]:
-    """Return the rows with the correction for the number of rows that gate, and judged by it."""
+    """Correct the rows for the number of gating rows, and judge them."""
     gating = [place for place, row in enumerate(rows) if row.gates and row.adjusted_p is not None]
     found = list(rows)
     for place, p in zip(gating, holm([rows[place].p or 0.0 for place in gating]), strict=True):
         row = replace(rows[place], adjusted_p=p)
-        found[place] = replace(row, word=_word(row, tolerance))
+        found[place] = replace(row, word=_judge_row(row, tolerance))
     return found
 
 
-def _word(row: ComparisonRow, tolerance: float) -> Word:
+def _judge_row(row: ComparisonRow, tolerance: float) -> Word:
     if row.word is Word.UNJUDGED or row.low is None or row.high is None:
         return row.word
     if -tolerance <= row.low and row.high <= tolerance:
@@ -465,7 +465,7 @@ def _word(row: ComparisonRow, tolerance: float) -> Word:
 
 
 def direction(delta: float, info: MetricInfo) -> Word:
-    """Return the judgement of a difference that is real and larger than the tolerance."""
+    """Return the judgement of a difference that is significant and above the tolerance."""
     if not info.better:
         return Word.CHANGED
     return Word.BETTER if (delta > 0) is (info.better == "higher") else Word.WORSE

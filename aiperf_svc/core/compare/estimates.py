@@ -1,8 +1,8 @@
 """Estimates with their uncertainty, and the difference between two of them.
 
-A request is never the sample. Requests that wait in the same queue are slow together, so an
-interval that takes them as independent is far too narrow: on two identical systems it calls most
-pairs different. The sample is the run, or, within a single run, a batch of consecutive requests
+A request is never the sample. Requests in the same queue are slow together, so an interval that
+treats them as independent is far too narrow: between identical systems it calls most pairs
+different. The sample is the run or, within a single run, a batch of consecutive requests
 that is long compared with the queue's memory (batch means; Law, Simulation Modeling and
 Analysis, 9.5).
 """
@@ -22,7 +22,7 @@ from aiperf_svc.domain.metric_formulas import Floats
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """Mean of independent values, and how sure it is."""
+    """Mean of independent values, with its uncertainty."""
 
     mean: float
     variance: float
@@ -46,7 +46,7 @@ class Difference(msgspec.Struct, frozen=True):
     high: float
     """Confidence interval of `delta`."""
     p: float
-    """Probability of so large a difference between two equal systems."""
+    """Probability of a difference at least this large between two equal systems."""
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -57,7 +57,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def mean_of(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the estimate of the mean over several estimates, without the variance between them."""
+    """Return the estimate of the mean of several estimates, ignoring the variance between them."""
     count = len(estimates)
     return Estimate(
         fmean(each.mean for each in estimates),
@@ -67,8 +67,8 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def difference(base: Estimate, new: Estimate) -> Difference:
-    """Return the difference of two means by Welch's t test, which does not take the variances for
-    equal (Welch, Biometrika 34, 1947)."""
+    """Return the difference of two means by Welch's t test, which allows unequal variances (Welch,
+    Biometrika 34, 1947)."""
     gap, together = new.mean - base.mean, base.variance + new.variance
     if not together:
         delta = share(gap, base.mean)
@@ -82,11 +82,11 @@ def difference(base: Estimate, new: Estimate) -> Difference:
 
 
 def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference | None:
-    """Return the difference of pairs of means, base and new, each pair measured close together.
+    """Return the difference of pairs of means, base and new, each measured close together.
 
-    The sample is the pair, by Student's t test of the differences of logarithms: what slows both
-    sides of a pair alike cancels. Where a mean is not above 0, the differences themselves are
-    taken, as shares of the mean of all bases. None with fewer than two pairs.
+    The sample is the pair, by Student's t test on differences of logarithms, so a slowdown of both
+    sides of a pair cancels. If a mean is not above 0, the test uses plain differences, as shares of
+    the mean of all bases. None with fewer than two pairs.
     """
     has_logs = all(base > 0 and new > 0 for base, new in pairs)
     centre = fmean(base for base, _ in pairs) if pairs else 0.0
@@ -105,7 +105,7 @@ def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference | None
 
 
 def share(gap: float, of: float) -> float:
-    """Return a difference as a share of a value; infinite if that is 0 and there is one."""
+    """Return a difference as a share of a value; infinite for a nonzero difference from 0."""
     if not of:
         return math.copysign(math.inf, gap) if gap else 0.0
     return gap / abs(of)
@@ -129,8 +129,8 @@ def batch_quantiles(
 
 
 def _quantiles(values: Floats, shares: Sequence[float]) -> list[float]:
-    """Return what numpy's function does, which takes ten times as long for a few values."""
-    # Only the places that are read need their order.
+    """Compute quantiles like numpy's function, which is ten times slower for a few values."""
+    # Only the positions that are read need to be in order.
     lows = {math.floor(share * (len(values) - 1)) for share in shares}
     highs = {min(low + 1, len(values) - 1) for low in lows}
     parted = np.partition(values, sorted(lows | highs))
@@ -139,8 +139,8 @@ def _quantiles(values: Floats, shares: Sequence[float]) -> list[float]:
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
-    """Return the probabilities, corrected for their number: the chance of any false alarm among
-    them stays what one alone would have (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    """Return the probabilities corrected for their number. The chance of any false alarm among them
+    then equals that of a single one (Holm, Scandinavian Journal of Statistics 6, 1979)."""
     adjusted = [1.0] * len(probabilities)
     highest = 0.0
     ranked = sorted(range(len(probabilities)), key=lambda place: probabilities[place])

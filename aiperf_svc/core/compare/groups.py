@@ -1,7 +1,7 @@
-"""Compares experiments: a comparison for each combination of parameters that both sides have.
+"""Compares experiments: one comparison for each combination of parameters on both sides.
 
-All groups together are one set of chances of a false alarm, so the correction for several rows is
-over the rows of all of them.
+All groups together are one family of tests, so the correction for several rows covers the rows of
+all groups.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class Group(NamedTuple):
     """The runs of one combination of parameters."""
 
     name: str
-    """Its parameters; empty if there are none."""
+    """Parameters; empty if there are none."""
     base: Sequence[MeasuredRun]
     new: Sequence[MeasuredRun]
 
@@ -40,7 +40,7 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
-    """Several comparisons. `compare --json` prints them as they are."""
+    """Several comparisons. `compare --json` prints them unchanged."""
 
     schema_version: str = SCHEMA
     groups: tuple[Comparison, ...]
@@ -48,7 +48,7 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worse(self) -> bool:
-        """True if a row that gates is worse in any of them."""
+        """True if a gating row is worse in any comparison."""
         return any(each.is_worse for each in self.groups)
 
     @property
@@ -66,15 +66,15 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_of(found: Comparison, groups: Iterable[Group]) -> Group:
-    """Return the group that a comparison is of. Its name does not tell: long values are cut."""
+    """Return the group of a comparison, whose name may be ambiguous: long values are cut."""
     first = found.base.runs[0].run_id
     return next(each for each in groups if any(run.run_id == first for run in each.base))
 
 
 def compare_groups(groups: Iterable[Group], criteria: Criteria = DEFAULT) -> Comparisons:
-    """Compare each group as `compare` does. One that cannot be compared is skipped and named.
+    """Compare each group as `compare` does. A group that cannot be compared is skipped and named.
 
-    Raises Incomparable if that is all of them, and ConfigError as `compare`.
+    Raises Incomparable if no group can be compared, and ConfigError like `compare`.
     """
     groups = list(groups)
     if len(groups) == 1 and not groups[0].name:

@@ -1,10 +1,10 @@
-"""A metric over many runs: where it changed, and by how much.
+"""A metric over many runs: where it changed and by how much.
 
-A change point splits the runs into two parts whose levels differ. The search looks for the split
-with the largest weighted difference of mean ranks (Pettitt's statistic, with the weights of a
-likelihood ratio), and asks how often a random order of the same values has one as large. If that is
-rarely so, the split is a change, and both parts are searched again. Ranks make a single outlier
-harmless; the random orders make the test right for any distribution.
+A change point splits the runs into two parts with different levels. The search finds the split with
+the largest weighted difference of mean ranks (Pettitt's statistic, with the weights of a likelihood
+ratio). It then computes how often random orders of the same values reach that difference. If that
+is rare, the split is a change, and both parts are searched again. Ranks limit the influence of an
+outlier; random orders make the test valid for any distribution.
 """
 
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ from aiperf_svc.domain.metric_formulas import Floats
 
 SCHEMA = "history/1"
 SIGNIFICANCE = 0.01
-"""Share of series without a change in which one is found."""
+"""Share of series without a change in which one is found: false alarms."""
 ORDERS = 1999
-"""Random orders; the smallest share that they can tell is 1/2000."""
+"""Number of random orders; the smallest share they can resolve is 1/2000."""
 LEAST_PART = 4
-"""Fewest runs on each side of a change. Of 4 and 4 runs, 1 order in 35 has the largest difference
+"""Minimum runs on each side of a change. Of 4 and 4 runs, 1 order in 35 has the largest difference
 by chance, of 5 and 5 runs 1 in 126: a change is found with 5 runs on each side at the earliest."""
 _BLOCK = 1 << 22
-"""Largest number of values of random orders in memory."""
+"""Maximum values of random orders in memory."""
 _AT_ONCE = 200
-"""Most random orders between two looks at whether a change can still be found."""
+"""Maximum random orders between two checks of whether a change can still be found."""
 
 
 class HistoryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class HistoryRun(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     verdict: str
     changed_keys: tuple[str, ...] = ()
-    """Keys of config and surroundings that are not as in the run before."""
+    """Keys of config and environment that differ from the previous run."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +54,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     delta: float
     """(after - before) / before."""
     p: float
-    """Share of random orders with so large a difference."""
+    """Share of random orders with a difference at least this large."""
     word: Word
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric over runs. `history --json` prints it as it is."""
+    """A metric over runs. `history --json` prints it unchanged."""
 
     schema_version: str = SCHEMA
     kind: str
@@ -69,16 +69,16 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[HistoryRun, ...]
     """By time."""
     levels: tuple[float, ...]
-    """Mean of the part that each run belongs to."""
+    """Mean of each run's part."""
     changes: tuple[Change, ...]
     left_out: tuple[RunName, ...]
-    """Runs whose verdict is `invalid`, that do not have the metric, or that have no results."""
+    """Runs whose verdict is `invalid`, that lack the metric, or that have no results."""
 
 
 def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> History:
     """Return the series of a metric (`tag` or `tag:stat`, empty for the first of the headline),
-    with the changes that are larger than the tolerance. Runs that do not have it are left out,
-    those of other kinds among them.
+    with the changes above the tolerance. Runs without the metric are skipped, such as those of
+    other kinds.
 
     Raises Incomparable and ConfigError.
     """
@@ -122,7 +122,7 @@ def _refuse_several_kinds(runs: Sequence[MeasuredRun]) -> None:
 
 
 def change_points(values: Sequence[float]) -> dict[int, float]:
-    """Return the index of the first value after each change, with its p, by index."""
+    """Map the index of the first value after each change to its p value, in order."""
     found: dict[int, float] = {}
     generator = np.random.default_rng(0)
     waiting = [(0, len(values))]
@@ -145,12 +145,12 @@ def _split(values: Floats, generator: np.random.Generator) -> tuple[int, float] 
     ranks -= ranks.mean()
     scores = _scores(ranks[None, :])[0]
     best = int(scores.argmax())
-    larger, left = 0, ORDERS
-    while left:
-        some = min(left, _AT_ONCE, max(1, _BLOCK // count))
+    larger, remaining = 0, ORDERS
+    while remaining:
+        some = min(remaining, _AT_ONCE, max(1, _BLOCK // count))
         orders = generator.permuted(np.broadcast_to(ranks, (some, count)), axis=1)
         larger += int((_scores(orders).max(axis=1) >= scores[best] - 1e-9).sum())
-        left -= some
+        remaining -= some
         p = (larger + 1) / (ORDERS + 1)
         if p >= SIGNIFICANCE:
             return None
@@ -158,7 +158,7 @@ def _split(values: Floats, generator: np.random.Generator) -> tuple[int, float] 
 
 
 def _scores(ranks: Floats) -> Floats:
-    """Return the statistic of each split of ranks around 0, by row; the first split has
+    """Return the statistic of each split, by row, for ranks around 0. The first split has
     `LEAST_PART` values on its left."""
     count = ranks.shape[1]
     sizes = np.arange(LEAST_PART, count - LEAST_PART + 1)
@@ -168,7 +168,7 @@ def _scores(ranks: Floats) -> Floats:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return the ranks, equal values with their mean rank."""
+    """Return the ranks; equal values get their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks: Floats = (ends - (counts - 1) / 2)[place]
@@ -178,7 +178,7 @@ def _ranks(values: Floats) -> Floats:
 def _changes(
     values: Sequence[float], info: MetricInfo, tolerance: float
 ) -> tuple[list[Change], list[float]]:
-    """Return the changes beyond the tolerance, and the level of each value between them."""
+    """Return the changes above the tolerance, and the level of each value between changes."""
     points = change_points(values)
     while True:
         edges = [0, *points, len(values)]
@@ -187,7 +187,7 @@ def _changes(
         small = [place for place, gap in zip(points, gaps, strict=True) if abs(gap) <= tolerance]
         if not small:
             break
-        # Without the smallest one, the levels on its sides are one level.
+        # Without the smallest change, the levels on both sides become one level.
         smallest = min(small, key=lambda place: abs(gaps[list(points).index(place)]))
         del points[smallest]
     changes = [

@@ -1,4 +1,4 @@
-"""A finished run, of any kind, as comparisons read it."""
+"""A finished run of any kind, as input of comparisons."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ class RowKey(msgspec.Struct, frozen=True, order=True):
 
     tag: str
     stat: str = ""
-    """Empty for a metric that is one number."""
+    """Empty for a metric with a single number."""
 
     def __str__(self) -> str:
         return f"{self.tag}:{self.stat}" if self.stat else self.tag
@@ -28,11 +28,11 @@ class RunValue(msgspec.Struct, frozen=True):
     count: int = 0
     """Number of requests behind a percentile; 0: not a percentile."""
     batches: tuple[float, ...] = ()
-    """The same statistic of consecutive parts of the run; empty if it is not known."""
+    """The same statistic for consecutive parts of the run; empty if unknown."""
 
 
 class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison needs of one finished run."""
+    """Data of one finished run for comparisons."""
 
     folder: str
     run_id: str
@@ -40,16 +40,16 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Severity
     cause: str = ""
     failure: str = ""
-    """State and reason of a trial that did not run to its end, which has no values and counts as
+    """State and reason of a trial that did not finish. It has no values and counts as
     invalid."""
     start_wall_ns: int = 0
     """When the load began."""
     block: int = 0
     """Block of its experiment, from 1; 0: none."""
     uptime_s: float | None = None
-    """For how long the target had run when the load began; None: unknown."""
+    """Uptime of the target when the load began; None: unknown."""
     warnings: tuple[str, ...] = ()
-    """Why it is not comparable with other runs, by the checks of the system."""
+    """Why it is not comparable with other runs, by its checks of the system."""
     facts: dict[str, str]
     """Config, versions and other facts that may differ, by dotted key."""
     metrics: dict[str, MetricInfo]
@@ -57,9 +57,9 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     questions: str = ""
     """Checksum of the questions of its quality gate; empty without one."""
     rule: str = ""
-    """Rule of its steady state, in words; empty without one."""
+    """Its steady-state rule in words; empty without one."""
     headline: tuple[RowKey, ...]
-    """Rows that are judged unless others are asked for."""
+    """Rows that are judged unless others are requested."""
     shifts: dict[str, dict[str, float]] = {}
     """Percentiles of the distributions, by tag and name."""
     curves: dict[str, tuple[Floats, Floats]] = {}
@@ -67,7 +67,7 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_usable(self) -> bool:
-        """False if the run's numbers are not to be used."""
+        """False if the run's numbers must not be used."""
         return self.verdict is not Severity.INVALID
 
     @property

@@ -1,22 +1,22 @@
 """Student's t distribution: the probability of a value and the quantile of a probability.
 
-Both rest on the regularised incomplete beta function, computed by its continued fraction (Lentz's
-method; Press et al., Numerical Recipes, 3rd edition, 6.4). The tests hold them to tables.
+Both use the regularised incomplete beta function, computed by its continued fraction (Lentz's
+method; Press et al., Numerical Recipes, 3rd edition, 6.4). Tests compare them with tables.
 """
 
 import math
 from functools import lru_cache
 
 CONFIDENCE = 0.95
-"""Probability of the intervals that are shown."""
+"""Probability of the displayed intervals."""
 _TINY = 1e-300
 _CLOSE = 1e-15
 _SMALL_STEP = 1e-12
-"""Share of the result. The step after it would be about the square of that."""
+"""Relative step size that ends the iteration. The next step would be about its square."""
 _MOST_STEPS = 1_000
-"""More than any result below 1e300 needs: far out, each step doubles it."""
+"""Enough for any result below 1e300: far out, each step doubles it."""
 _MOST_TERMS = 10_000
-"""More than the fraction needs for millions of degrees of freedom or of requests."""
+"""Enough terms of the fraction for millions of degrees of freedom or of requests."""
 
 
 def two_sided_p(t: float, freedom: float) -> float:
@@ -28,10 +28,10 @@ def two_sided_p(t: float, freedom: float) -> float:
 
 @lru_cache
 def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """Return the `t` that a value stays within, on both sides of 0, with this probability.
+    """Return `t` such that a value is between `-t` and `t` with this probability.
 
-    Newton's method. The probability of larger values falls with `t` ever more slowly, so no step
-    from below overshoots. Results are kept: most rows of a comparison have the same degrees of
+    Uses Newton's method. The tail probability is convex in `t`, so steps from below do not
+    overshoot. Results are cached, since most rows of a comparison have the same degrees of
     freedom.
     """
     t = 0.0
@@ -54,7 +54,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):
-        # The fraction converges fast on the other side only.
+        # The fraction converges fast only on the other side.
         return 1 - incomplete_beta(b, a, 1 - x)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     log_front += a * math.log(x) + b * math.log1p(-x)

@@ -1,22 +1,22 @@
 """Estimates the offset between the wall clocks of two machines, and its uncertainty.
 
-Wall clocks are set and slewed, at any time and by any amount. The raw clock of a machine only
-drifts. So the offset between the raw clocks is tracked (`OffsetInterval`), where the
-drift is bounded, and each end compares its wall clock with its raw clock. A step of the wall clock
-is therefore seen at once at this end, and with the next probe at the other.
+Wall clocks can be set and slewed at any time by any amount. The raw clock of a machine only drifts.
+So `OffsetInterval` tracks the offset between the raw clocks, whose drift is bounded, and each end
+compares its wall clock with its raw clock. A step of the wall clock is therefore detected at once
+at this end, and with the next probe at the other end.
 
-Disciplined clocks do not follow one straight line for hours, so the last estimate says little about
-the first hour. `ClockHistory` keeps estimates at equal distances. When there are too many, every
-second one is dropped and the distance doubles.
+The offset of disciplined clocks is not linear over hours, so the last estimate does not describe
+the first hour. `ClockHistory` keeps estimates at equal distances. When there are too many, it drops
+every second one and doubles the distance.
 
-`OffsetInterval` computes guaranteed bounds of the offset between two free-running clocks, from
-single probes. A probe leaves at t1, arrives at t2, its response leaves at t3 and arrives at t4.
+`OffsetInterval` computes guaranteed bounds of the offset between two free-running clocks from
+single probes. A probe leaves at t1 and arrives at t2; its response leaves at t3 and arrives at t4.
 Delays are never negative, so the offset `reference - local` lies between t3 - t4 and t2 - t1,
 whatever the two delays are. The offset changes between probes, so the bounds widen with time, and
-each probe narrows them: a fast one by much, a slow one by little.
+each probe narrows them. Fast probes narrow them most.
 
-How fast the bounds widen depends on how well the difference of the clocks' rates is known. At first
-the worst case of oscillators is assumed. Bounds that are minutes apart then bound the rate as well.
+The bounds widen as fast as the uncertainty of the clocks' rate difference allows. At first that is
+the worst case of oscillators. Bounds that are minutes apart then also bound the rate.
 """
 
 from collections import deque
@@ -44,8 +44,8 @@ class OffsetInterval:
     def __init__(self) -> None:
         self.is_known = False
         self.contradicted_ns = 0
-        """Sum of the distances by which probes left the bounds. It is above 0 only if a clock was
-        set."""
+        """Sum of the distances by which probes fell outside the bounds. It is above 0 only if a
+        clock was set."""
         self._at = 0
         self._low = 0
         self._high = 0
@@ -55,7 +55,7 @@ class OffsetInterval:
 
     def add(self, t1: int, t2: int, t3: int, t4: int) -> None:
         """Add one exchange: t1 and t4 by the local clock, t2 and t3 by the reference's."""
-        # The bound at t1 is widened to hold at t4.
+        # The bound at t1 is widened so that it holds at t4.
         high = t2 - t1 + ceil(MAX_RATE * (t4 - t1))
         low = min(t3 - t4, high)
         if self.is_known:
@@ -82,7 +82,7 @@ class OffsetInterval:
 
     @property
     def rate(self) -> float:
-        """Return how much faster the reference runs, in the middle of the possible range."""
+        """Return by how much the reference runs faster, as the middle of the possible range."""
         return (self._slowest + self._fastest) / 2
 
     def _rates(self, elapsed: int) -> tuple[float, float]:
@@ -101,9 +101,9 @@ class OffsetInterval:
             elapsed = now - at
             if elapsed <= 0:
                 continue
-            # The mean rate since then and the rate at this moment differ by half of the wander.
+            # The mean rate since then and the current rate differ by half of the wander.
             wander = MAX_WANDER * elapsed / 2
-            # Comparisons: `max` and `min` would take most of the time of a probe.
+            # Comparisons, because `max` and `min` would take most of a probe's time.
             least = (lowest - high) / elapsed - wander
             if least > slowest:
                 slowest = least
@@ -120,7 +120,7 @@ class OffsetInterval:
 
 
 KEPT = 128
-"""Most estimates kept: in three hours, one for every minute and a half."""
+"""Maximum number of estimates kept: in three hours, one for every minute and a half."""
 
 
 class ClockHistory:
@@ -158,7 +158,7 @@ MAX_SLEW = 500e-6
 """Fastest usual slewing of a wall clock (Linux's kernel discipline, ntpd; RFC 5905). The other
 end's wall clock is known at its last response and may have been slewed since."""
 LEAST_STEP_NS = 1_000_000
-"""Difference beyond slewing from which the clock counts as having been set."""
+"""Minimum difference, beyond slewing, that counts as setting the clock."""
 
 
 class ClockReading(NamedTuple):
@@ -167,7 +167,7 @@ class ClockReading(NamedTuple):
     raw_ns: int
     wall_ns: int
     slack_ns: int = 0
-    """Time within which the two clocks were read."""
+    """Maximum time between the two readings."""
 
 
 class ClockOffset:
@@ -183,7 +183,7 @@ class ClockOffset:
         self._is_same_host = False
 
     def same_host(self) -> None:
-        """Record that both ends run on one kernel and share a clock: the offset is exactly zero."""
+        """Record that both ends share a kernel and thus a clock: the offset is exactly zero."""
         self._is_same_host = True
         self.latest = ClockEstimate(same_host=True)
 
@@ -213,8 +213,8 @@ class ClockOffset:
         return self._is_same_host or self._reference is not None
 
     def at(self, local: ClockReading) -> ClockEstimate:
-        """Return the estimate for a moment after the last response. The true offset is within the
-        uncertainty, unless the other wall clock has been set since that response."""
+        """Return the estimate for a time after the last response. The true offset is within the
+        uncertainty, unless the other wall clock was set since that response."""
         if self._is_same_host:
             return ClockEstimate(same_host=True)
         if self._reference is None:
@@ -223,7 +223,7 @@ class ClockOffset:
         low, high = self._interval.at(local.raw_ns)
         middle = (low + high) // 2
         apart = (reference.wall_ns - reference.raw_ns) - (local.wall_ns - local.raw_ns)
-        # The response left after the probe did, so its reading is no older than the probe.
+        # The response left after the probe, so its reading is no older than the probe.
         slewed = int(MAX_SLEW * (local.raw_ns - self._sent_raw_ns))
         return ClockEstimate(
             offset_ns=middle + apart,

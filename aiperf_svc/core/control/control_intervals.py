@@ -1,68 +1,68 @@
-"""Computes how often services send, given their number: pure rules that keep the singletons' work
-from growing with the square of the run.
+"""Computes how often services send, depending on their number. Pure rules that prevent the
+singletons' work from growing with the square of the run's size.
 
 A singleton's load is the number of messages per second times the cost of one. With few senders
-everything is sent as soon as it helps. With thousands, the interval grows with their number, so
-that one process receives fewer messages than one interpreter can handle (about 20,000 small ones
-per second).
+everything is sent as soon as it is useful. With thousands, the interval grows with their number, so
+one process receives no more messages than one interpreter can handle (about 20,000 small ones per
+second).
 
-On one machine workers share cores, and what each of them does just to be awake adds up: a wake-up
-costs some 60 µs, so they wake less often the more of them share a core.
+On one machine workers share cores, and even idle wake-ups add up: each costs some 60 µs. So workers
+wake less often the more of them share a core.
 """
 
 POLL_INTERVAL_NS = 500_000
-"""Shortest time between two polls: two thousand wake-ups per second take 5 to 9% of a core."""
+"""Minimum time between two polls: two thousand wake-ups per second take 5 to 9% of a core."""
 HOUSEKEEPING_S = 0.05
 MOST_CROWDED = 8.0
-"""Most workers per core by which intervals grow. Beyond that, three returns would take as long as
-the credits held ahead last."""
+"""Maximum workers per core that lengthen intervals. Beyond that, three returns would take as long
+as the credits held ahead last."""
 LEAST_RETURN_S = 0.02
 RETURNS_PER_S = 5_000
-"""Most returns per second of all workers together: a fifth of the timing manager's core."""
+"""Maximum returns per second of all workers together: a fifth of the timing manager's core."""
 LEAST_LOOKAHEAD_S = 0.5
 LOOKAHEAD_RETURNS = 3
-"""Number of return intervals for which a worker holds credits ahead: one passes until it reports,
-and it gets more when it holds half of its target."""
+"""Number of return intervals covered by the credits that a worker holds ahead: one passes until it
+reports, and it gets more when it holds half of its target."""
 LEAST_BATCH_S = 0.1
-"""Shortest time between two batches of records. Making rows and lines of ten requests takes as long
-as of a hundred, and records are not urgent."""
+"""Minimum time between two batches of records. Rows and lines for ten requests cost as much as for
+a hundred, and records are not urgent."""
 LEAST_PROBE_S = 1.0
 PROBES_PER_S = 500
-"""Most clock probes per second, each served in about 0.15 ms. Between two of them a worker's clock
-drifts by about 10 us per second."""
+"""Maximum clock probes per second, each served in about 0.15 ms. Between two probes a worker's
+clock drifts by about 10 us per second."""
 BATCHES_PER_S = 2_500
-"""Most record batches per second of all workers together. Each costs the records manager about 0.1
-ms."""
+"""Maximum record batches per second of all workers together. Each costs the records manager about
+0.1 ms."""
 LEAST_ACKNOWLEDGE_S = 0.5
 ACKNOWLEDGED_PER_S = 1_000
-"""Most workers named in acknowledgements per second. Every worker receives them, so the bus carries
-this number times the workers, times about 25 bytes: 50 MB/s for 2,000 workers."""
+"""Maximum workers named in acknowledgements per second. Every worker receives them, so the bus
+carries this number times the workers times about 25 bytes: 50 MB/s for 2,000 workers."""
 LEAST_REGISTERING_S = 0.02
 REGISTERING_S_PER_MEMBER = 0.0004
-"""Seconds between the first two heartbeats of a service, for each member of the run. The bus loses
-the first one while its connections are made, which takes milliseconds, and the run cannot begin
-without it."""
+"""Seconds between the first two heartbeats of a service, per member of the run. The bus loses the
+first heartbeat while its connections are made, which takes milliseconds, and the run cannot begin
+without one."""
 MOST_REGISTERING_S = 0.2
 ROSTER_S_PER_MEMBER = 0.0004
-"""Seconds between two rosters for each member. A roster of 2,500 members is 250 KB and takes
+"""Seconds between two rosters, per member. A roster of 2,500 members is 250 KB and takes
 milliseconds to read, so it is sent at most once a second."""
 LEAST_REPUBLISH_S = 1.0
 REPUBLISH_S_PER_MEMBER = 0.004
-"""Seconds until the roster is published again, for each member. Confirmations come with heartbeats,
-and if thousands start at once both are delayed on the bus: with 2,500 members, ten seconds pass
-before the roster is repeated."""
+"""Seconds until the roster is published again, per member. Confirmations come with heartbeats, and
+if thousands start at once the bus delays both: with 2,500 members, ten seconds pass before the
+roster is repeated."""
 GRANT_S_PER_WORKER = 10e-6
-"""Seconds between two refills for each worker: about twice what a refill takes."""
+"""Seconds between two refills, per worker: about twice the time of a refill."""
 
 
 def poll_interval_ns(workers_a_core: float) -> int:
-    """Return the longest time between two polls of a worker's sockets. A later poll makes a
+    """Return the maximum time between two polls of a worker's sockets. A later poll makes a
     timestamp less certain; the verdict judges whether that matters."""
     return round(POLL_INTERVAL_NS * workers_a_core)
 
 
 def housekeeping_interval_s(workers_a_core: float) -> float:
-    """Return the time between two checks of a worker's clocks and of its partly filled batches."""
+    """Return the time between two checks of a worker's clocks and partly filled batches."""
     return HOUSEKEEPING_S * min(workers_a_core, MOST_CROWDED)
 
 
@@ -79,12 +79,12 @@ def probe_interval_s(workers: int) -> float:
 
 
 def lookahead_s(workers: int) -> float:
-    """Return the time for which a worker's credits last beyond those of its users."""
+    """Return the time that a worker's credits cover beyond those of its users."""
     return max(LEAST_LOOKAHEAD_S, LOOKAHEAD_RETURNS * return_interval_s(workers))
 
 
 def batch_interval_s(workers: int) -> float:
-    """Return the time over which a record processor gathers one worker's finished records into a
+    """Return the time over which a record processor collects one worker's finished records into a
     message."""
     return max(LEAST_BATCH_S, workers / BATCHES_PER_S)
 
@@ -95,8 +95,8 @@ def acknowledge_interval_s(workers: int) -> float:
 
 
 def registering_interval_s(members: int) -> float:
-    """Return the time between the first two heartbeats of a service; more time passes between the
-    later ones, until the roster shows the service."""
+    """Return the time between the first two heartbeats of a service. It grows between later ones,
+    until the roster contains the service."""
     return min(max(LEAST_REGISTERING_S, members * REGISTERING_S_PER_MEMBER), MOST_REGISTERING_S)
 
 
@@ -106,8 +106,8 @@ def roster_interval_s(members: int) -> float:
 
 
 def republish_interval_s(members: int) -> float:
-    """Return the time after which a roster that some member has not confirmed is published
-    again."""
+    """Return the time after which a roster is republished if some member has not confirmed
+    it."""
     return max(LEAST_REPUBLISH_S, members * REPUBLISH_S_PER_MEMBER)
 
 

@@ -1,9 +1,9 @@
-"""Decides who takes part in the run, and who is lost. Pure: fed with heartbeats and the time.
+"""Decides who takes part in the run, and who is lost. Pure: its input is heartbeats and the time.
 
-Members register by their first heartbeat. The roster is complete when every expected instance has
-registered. When the run is ready it freezes: ranks are final, and an instance that appears later (a
-pod that Kubernetes replaced) takes no part. A member that is silent for `SILENCE_NS` is lost for
-good: its epoch is fenced, and later messages of it are ignored.
+Members register with their first heartbeat. The roster is complete when every expected instance has
+registered. When the run is ready it freezes: ranks are final, and instances that appear later (pods
+that replace others) take no part. A member that is silent for `SILENCE_NS` is lost permanently: its
+epoch is fenced, and its later messages are ignored.
 """
 
 import msgspec
@@ -12,26 +12,26 @@ from aiperf_svc.protocol.messages.events import Heartbeat, Member
 from aiperf_svc.protocol.services import Service
 
 SILENCE_NS = 3_500_000_000
-"""Longest silence of a member. Heartbeats come every second, and a loss is declared within five
+"""Maximum silence of a member. Heartbeats come every second, and a loss is declared within five
 seconds of the last one."""
 WAITING_WORKERS_A_CORE = 4.0
-"""Number of workers per core from which on each is given more time, since it waits for its turn."""
+"""Workers per core above which each may be silent longer, since it waits for its turn."""
 CONTROL_SILENCE_NS = 30_000_000_000
-"""Longest silence of the five singletons, and of the record processors of a frozen roster if none
-of them is heard. Losing them ends the run, since no other can take over. Computing the results of
-millions of records may block the interpreter for seconds, and a busy machine may not run a record
-processor, which has a low priority, for as long."""
+"""Maximum silence of the five singletons, and of the record processors of a frozen roster if none
+of them is heard. Losing them ends the run, since nothing can replace them. Computing the results of
+millions of records may block the interpreter for seconds, and on a busy machine a record processor,
+which has a low priority, may not run for as long."""
 LISTENED_AT_ONCE_NS = 1_500_000_000
-"""Most time that the listening clock advances at once: one and a half heartbeat intervals."""
+"""Maximum step of the listening clock: one and a half heartbeat intervals."""
 
 
 class ListeningClock:
-    """Counts the time in which members' heartbeats could be received, using the observer's own
+    """Counts the time in which members' heartbeats could be received, based on the observer's own
     heartbeats.
 
-    If the bus, the observer's process or the machine stops, no heartbeat can be received, and
-    silence means nothing. So between two of the observer's own heartbeats this clock advances by
-    `LISTENED_AT_ONCE_NS` at most.
+    If the bus, the observer's process or the machine stops, no heartbeat can be received, so
+    silence proves nothing. Between two of the observer's own heartbeats this clock therefore
+    advances by at most `LISTENED_AT_ONCE_NS`.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class ListeningClock:
         self._own_heartbeat_mono_ns = 0
 
     def handle_own_heartbeat(self, now_mono_ns: int) -> None:
-        """Record that the observer's own heartbeat has come back."""
+        """Record that the observer received its own heartbeat."""
         self.ns += min(now_mono_ns - self._own_heartbeat_mono_ns, LISTENED_AT_ONCE_NS)
         self._own_heartbeat_mono_ns = now_mono_ns
 
@@ -50,7 +50,7 @@ class _Entry(msgspec.Struct):
 
 
 class Roster:
-    """The members of a run. `number` grows with every change that members must learn of."""
+    """The members of a run. `number` grows with every change that members must know."""
 
     def __init__(self, expected: dict[Service, int], *, workers_a_core: float = 1.0) -> None:
         self._expected = expected
@@ -58,12 +58,12 @@ class Roster:
         self._entries: dict[str, _Entry] = {}
         self._counts = dict.fromkeys(expected, 0)
         self._are_ranks_due = False
-        """True if ranks and processors must be assigned again. This is done when the roster is
-        read, since thousands may join in between."""
+        """True if ranks and processors must be reassigned. This happens when the roster is read,
+        since thousands may join in between."""
         self.number = 0
         self.is_frozen = False
         self.refused: set[str] = set()
-        """Ids that came too late, or beyond the expected number. Each is logged once."""
+        """Ids of late or surplus instances. Each is logged once."""
 
     def handle_heartbeat(self, beat: Heartbeat, now_ns: int) -> bool:
         """Handle a heartbeat at a time of a `ListeningClock`. Returns whether the roster
@@ -129,7 +129,7 @@ class Roster:
         return {entry.member: now_ns - entry.heard_ns for entry in silent}
 
     def freeze(self) -> None:
-        """Freeze the roster: later instances take no part."""
+        """Freeze the roster. Later instances take no part."""
         if not self.is_frozen:
             self._rank()
             self.is_frozen = True
@@ -151,9 +151,9 @@ class Roster:
         return tuple(sorted(members, key=lambda m: (m.service, m.rank)))
 
     def around(self) -> dict[str, tuple[Member, ...]]:
-        """Return for each member those that it communicates with, including itself: a worker its
-        processor, a processor its workers, the others all members. Processors come before the
-        workers that will send to them."""
+        """Return the peers of each member, including itself: for a worker its processor, for a
+        processor its workers, for others all members. Processors come before the workers that will
+        send to them."""
         members = self.members
         by_name = {member.id: member for member in members}
         workers: dict[str, list[Member]] = {m.id: [] for m in members if _processes(m)}
@@ -190,8 +190,8 @@ class Roster:
         self._assign()
 
     def _assign(self) -> None:
-        """Assign a record processor to every worker. A worker keeps its processor while that is
-        alive."""
+        """Assign a record processor to every worker. A worker keeps its processor while the
+        processor is alive."""
         members = self._sorted()
         alive = [m.id for m in members if _processes(m) and not m.lost]
         known = set(alive)
@@ -199,8 +199,8 @@ class Roster:
             keeps_its_own = self.is_frozen and member.processor in known
             if member.service is Service.WORKER and not keeps_its_own:
                 processor = alive[member.rank % len(alive)] if alive else ""
-                given = msgspec.structs.replace(member, processor=processor)
-                self._entries[member.id].member = given
+                assigned = msgspec.structs.replace(member, processor=processor)
+                self._entries[member.id].member = assigned
 
 
 def _processes(member: Member) -> bool:

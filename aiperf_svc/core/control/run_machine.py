@@ -4,11 +4,11 @@
     warmup (if any) → profiling ─ timing manager done → draining ─ nothing on its way → processing ─
     results written → done | failed | cancelled
 
-A held run stays in `ready` until it is given a start, so that several runs can start together.
+A held run stays in `ready` until it receives a start time, so that several runs can start together.
 
-The controller publishes the state, and each service reports in its heartbeats the latest state
-whose work it has finished (`reached`). A lost message delays the run by one heartbeat and never
-fails it.
+The controller publishes the state. Each service reports in its heartbeats the latest state whose
+work it has finished (`reached`). A lost message delays the run by one heartbeat and never fails
+it.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ NEEDED: dict[RunState, frozenset[Service]] = {
     RunState.PROCESSING: frozenset({Service.RECORDS_MANAGER}),
     **dict.fromkeys(FINAL_STATES, frozenset(Service) - {Service.SYSTEM_CONTROLLER}),
 }
-"""The services whose work ends each state. Nothing follows a final state but another run."""
+"""The services whose work completes each state. Final states have no successor."""
 
 
 class RosterChanged(msgspec.Struct, frozen=True):
@@ -49,13 +49,13 @@ class HeartbeatReceived(msgspec.Struct, frozen=True):
     beat: Heartbeat
 
 
-class CancelAsked(msgspec.Struct, frozen=True):
-    """Event: the user has asked for the end of the run."""
+class CancelRequested(msgspec.Struct, frozen=True):
+    """Event: the user has requested the end of the run."""
 
     reason: str
 
 
-class StartGiven(msgspec.Struct, frozen=True):
+class StartScheduled(msgspec.Struct, frozen=True):
     """Event: a held run may start its load at this time."""
 
     at_wall_ns: int
@@ -77,14 +77,14 @@ class Publish(msgspec.Struct, frozen=True):
 
 
 class MarkStarted(msgspec.Struct, frozen=True):
-    """Instruction: write the marker that this run has begun, so that it never begins twice."""
+    """Instruction: write a marker that this run has begun, so it never begins twice."""
 
 
 class FreezeRoster(msgspec.Struct, frozen=True):
-    """Instruction: freeze the roster; services that register later take no part."""
+    """Instruction: freeze the roster. Services that register later take no part."""
 
 
-Event = RosterChanged | HeartbeatReceived | CancelAsked | StartGiven | DeadlinePassed
+Event = RosterChanged | HeartbeatReceived | CancelRequested | StartScheduled | DeadlinePassed
 Instruction = Publish | MarkStarted | FreezeRoster
 
 
@@ -105,8 +105,8 @@ class RunMachine:
         self._is_complete = False
         self._reached: dict[str, tuple[int, RunState]] = {}
         self._waiting: set[str] | None = None
-        """Ids of the services that have not finished the state's work; None: to be computed
-        again."""
+        """Ids of the services that have not finished the state's work; None: must be
+        recomputed."""
         self.story: deque[str] = deque(maxlen=32)
         """The last events, for error messages."""
 
@@ -127,11 +127,11 @@ class RunMachine:
                     self._fail(f"{beat.sender}: {beat.error}", beat.exit_code)
                 elif beat.ends_early and self.state is RunState.PROFILING:
                     self.ends_early = True
-            case CancelAsked(reason=reason):
+            case CancelRequested(reason=reason):
                 if not self.is_cancelling:
                     self.is_cancelling = True
                     self.reason = reason
-            case StartGiven(at_wall_ns=at) if self._is_held and not self.start_wall_ns:
+            case StartScheduled(at_wall_ns=at) if self._is_held and not self.start_wall_ns:
                 self.start_wall_ns = at
             case DeadlinePassed(state=state, reason=reason):
                 if state is self.state:
@@ -145,7 +145,7 @@ class RunMachine:
 
     @property
     def has_everyone_ended(self) -> bool:
-        """True if the state is final and every service that is left has done its last work."""
+        """True if the state is final and every remaining service has finished its last work."""
         return self.state.is_final and not self._still_waiting_for()
 
     def _note(self, event: Event) -> None:
@@ -182,7 +182,7 @@ class RunMachine:
         if self.state is RunState.PENDING:
             return self._is_complete
         if early and not self._is_complete:
-            # A registered service is lost. Until the roster is frozen, another may replace it.
+            # A registered service is lost. Until the roster freezes, another may replace it.
             return False
         if self.state is RunState.READY and self._is_held and not self.start_wall_ns:
             return False
@@ -193,16 +193,16 @@ class RunMachine:
         return epoch == member.epoch and _INDEX[reached] >= _INDEX[self.state]
 
     def _takes_part(self, beat: Heartbeat) -> bool:
-        """Return whether an error of this service fails the run: after the freeze, that of a late
-        instance does not."""
+        """Return whether an error of this service fails the run. After the freeze, errors of late
+        instances do not."""
         member = self._members.get(beat.sender)
         if member is None:
             return _INDEX[self.state] < _INDEX[RunState.READY]
         return not member.lost and member.epoch == beat.epoch
 
     def _was_restarted(self, beat: Heartbeat) -> bool:
-        """Return whether a single service was started again since the load has begun. Without what
-        the first one knew, losses are not noticed, or nothing ends the load."""
+        """Return whether a singleton was restarted after the load began. Its lost state would hide
+        losses, or keep the load from ending."""
         if beat.service in REPLICAS or _INDEX[self.state] <= _INDEX[RunState.READY]:
             return False
         member = self._members.get(beat.sender)

@@ -1,8 +1,8 @@
-"""Turns prompts into a finished dataset: the warmup's share, order, output lengths, token counts,
-bytes.
+"""Turns prompts into a finished dataset: the warmup's share, order, output lengths, token counts
+and bytes.
 
 The result depends only on the config and its seed, so a resolved config makes the same requests in
-the same order again. The input tokens of a prompt are those of its own text: chat templates, roles,
+the same order. The input tokens of a prompt cover its own text: chat templates, roles,
 special tokens and the history of a conversation are not counted here, since the server counts them
 in its usage.
 """
@@ -44,13 +44,13 @@ from aiperf_svc.protocol.messages.dataset import Conversation, Turn
 from aiperf_svc.protocol.messages.reports import DatasetReport, TokenStatistics
 
 _INSTRUCTIONS = ("system", "instructions")
-"""Members of a body that hold a system prompt, in Anthropic's API and in OpenAI's Responses."""
+"""Members of a body with a system prompt, in Anthropic's API and in OpenAI's Responses."""
 
 
 def count_inputs(
     prompts: Iterable[Prompt], keys: Iterable[str], counter: TokenCounter
 ) -> list[int]:
-    """Return the tokens of each prompt; `keys` are the members of a payload that hold its
+    """Return the tokens of each prompt. `keys` are the members of a payload that contain its
     prompt."""
     texts: list[str] = []
     owners: list[int] = []
@@ -69,7 +69,7 @@ def count_inputs(
 
 
 def _parts(prompt: Prompt, keys: Iterable[str]) -> Iterator[str | int]:
-    """Yield the texts, and the token ids of payloads that hold tokens instead of text."""
+    """Yield the texts, and the token ids of payloads that contain tokens instead of text."""
     for key in _INSTRUCTIONS:
         yield from _flatten(prompt.body_members.get(key))
     if prompt.payload is not None:
@@ -89,18 +89,18 @@ def _flatten(value: Any) -> Iterator[str | int]:
         for item in value:
             yield from _flatten(item)
     elif isinstance(value, dict):
-        # A message holds `content`, a part of one holds `text`.
+        # A message has `content`, a part of one has `text`.
         yield from _flatten(value.get("content", value.get("text")))
 
 
 Lengths = NDArray[np.int64]
 
 DEFAULT_WARMUP_ENTRIES = 100
-"""Number of entries kept for a warmup that is given by its duration."""
+"""Number of entries for a warmup that is defined by its duration."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Origin of the prompts, for the report."""
+    """Source of the prompts, for the report."""
 
     name: str
     sha256: str = ""
@@ -108,14 +108,14 @@ class Source(msgspec.Struct, frozen=True):
     left_out: int = 0
     """Number of entries of the file that cannot be sent as conversations."""
     own_warmup: int | None = None
-    """Number of entries of a replay that were made for its warmup; None: a warmup takes a share of
-    the file."""
+    """Number of entries of a replay that were generated for its warmup; None: a warmup takes a
+    share of the file."""
     has_random_text: bool = False
-    """Whether prompts, or some of them, are random words."""
+    """Whether some or all prompts are random words."""
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """Entries with output lengths, and what they are rendered to."""
+    """Entries with output lengths, and their rendered requests."""
 
     entries: list[PromptConversation]
     input_tokens: list[int]
@@ -124,8 +124,8 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 def synthetic_entries(config: BenchmarkConfig) -> int:
-    """Return the number of synthetic entries, without those of the warmup. By default no more than
-    the load can send, unless requests draw from them or several models share them."""
+    """Return the number of synthetic entries, without those of the warmup. The default is limited
+    to what the load can send, unless requests draw from them or several models share them."""
     if config.dataset.entries:
         return config.dataset.entries
     is_in_turn = config.dataset.order != "random" and len(config.endpoint.all_models) == 1
@@ -146,7 +146,7 @@ def synthetic_prompts(
     config: BenchmarkConfig, counter: TokenCounter | None, folders: MediaFolders = NO_FOLDERS
 ) -> list[PromptConversation]:
     """Return the synthetic entries of a config, with those of its warmup at the end. `folders` are
-    the files that it takes pictures and sounds from."""
+    the files to use as pictures and sounds."""
     seed, dataset = config.prompt_seed, config.dataset
     prompts = synthetic.generate(dataset, synthetic_count(config), seed, counter)
     if config.endpoint.type.has(Feature.RANKING):
@@ -173,9 +173,9 @@ def assemble(
     source: Source,
     counter: TokenCounter | None,
 ) -> BuiltDataset:
-    """Return the finished dataset; the last prompts are the warmup's own.
+    """Return the finished dataset. The last prompts belong to the warmup alone.
 
-    Raises DatasetError for prompts that the endpoint cannot carry, and for none at all;
+    Raises DatasetError for prompts that the endpoint does not support, and without any prompt;
     ConfigError for `extra_inputs` that contradict the rest of the config.
     """
     problems = extra_input_problems(endpoint_of(config.endpoint), config.endpoint)
@@ -210,9 +210,9 @@ def finish(
     *,
     first_entry: int = 0,
 ) -> Finished:
-    """Set output lengths, count tokens and render to bytes. `lengths` are drawn ones, for each
-    turn; the entries are those from `first_entry` on of the dataset. Raises DatasetError for
-    prompts that the endpoint cannot carry."""
+    """Set output lengths, count tokens and render to bytes. `lengths` are drawn, one per turn. The
+    entries are those of the dataset from `first_entry` on. Raises DatasetError for prompts that the
+    endpoint does not support."""
     endpoint = endpoint_of(config.endpoint)
     complete = _with_output_lengths(entries, lengths, counter)
     if counter is not None and config.tokenizer.apply_chat_template:
@@ -223,7 +223,7 @@ def finish(
         complete = [_with_token_ids(entry, counter) for entry in complete]
     numbers = model_numbers(config, first_entry + np.arange(len(complete)))
     models = [config.endpoint.all_models[number] for number in numbers.tolist()]
-    # Counts that the dataset does not have are taken from the server's usage.
+    # If the dataset has no count, the server's usage provides it.
     is_servers = config.endpoint.use_server_token_count
     counts = [-1] * len(input_tokens) if is_servers else input_tokens
     conversations = _rendered(config, endpoint, complete, counts, models)
@@ -231,7 +231,7 @@ def finish(
 
 
 def _with_token_ids(entry: PromptConversation, counter: TokenCounter) -> PromptConversation:
-    """Return an entry whose prompts are token ids. A payload stays as it is."""
+    """Return an entry whose prompts are token ids. Payloads are unchanged."""
     turns = tuple(
         msgspec.structs.replace(turn, prompt=_token_ids(turn.prompt, counter))
         for turn in entry.turns
@@ -248,7 +248,7 @@ def _token_ids(prompt: Prompt, counter: TokenCounter) -> Prompt:
 
 
 def own_warmup(warmup: Warmup | None, entries: int) -> int:
-    """Return how many entries a warmup has in addition to so many of profiling."""
+    """Return how many extra entries the warmup needs beyond `entries` of profiling."""
     if warmup is None:
         return 0
     return min(warmup.requests or warmup.conversations or DEFAULT_WARMUP_ENTRIES, entries)
@@ -256,8 +256,8 @@ def own_warmup(warmup: Warmup | None, entries: int) -> int:
 
 def warmup_share(config: BenchmarkConfig, source: Source, total: int) -> int:
     """Return how many of `total` entries belong to the warmup: those made for it, or up to a tenth
-    of a file. A file of one entry cannot be divided, so both phases use it. Raises DatasetError if
-    there is no entry at all."""
+    of a file. A file with one entry cannot be divided, so both phases use it. Raises DatasetError
+    if there is no entry."""
     if not total:
         raise DatasetError(f"{source.name}: no entries; a dataset needs at least one prompt")
     warmup = config.load.warmup
@@ -269,7 +269,7 @@ def warmup_share(config: BenchmarkConfig, source: Source, total: int) -> int:
 
 
 def entry_order(config: BenchmarkConfig, total: int, warmup_entries: int) -> Lengths:
-    """Return the places of the entries in the order in which they are sent."""
+    """Return the positions of the entries in the order of sending."""
     order = np.arange(total)
     if config.dataset.order == "shuffled":
         profiling = total - warmup_entries
@@ -279,7 +279,7 @@ def entry_order(config: BenchmarkConfig, total: int, warmup_entries: int) -> Len
 
 
 def draw_output_lengths(config: BenchmarkConfig, turns: int) -> Lengths | None:
-    """Return an output length for each turn; None if the config has no distribution of them."""
+    """Return an output length for each turn; None if the config has no output distribution."""
     if config.dataset.output_tokens is None:
         return None
     rng = generator(config.random_seed, Purpose.OUTPUT_LENGTHS)
@@ -289,8 +289,8 @@ def draw_output_lengths(config: BenchmarkConfig, turns: int) -> Lengths | None:
 def _with_output_lengths(
     entries: Sequence[PromptConversation], drawn: Lengths | None, counter: TokenCounter | None
 ) -> list[PromptConversation]:
-    """Set the output lengths: a turn's own length first, else the length of the file's response,
-    else the drawn one."""
+    """Set the output lengths: the turn's own length if it has one, else the length of the file's
+    response, else the drawn length."""
     turns = [turn for entry in entries for turn in entry.turns]
     lengths: list[int | None] = [None] * len(turns) if drawn is None else [*drawn.tolist()]
     if counter is not None:
@@ -321,8 +321,8 @@ def _input_tokens(
     if counter is not None and -1 in known:
         prompts: list[Prompt] = [turn.prompt for turn in turns]
         counts = count_inputs(prompts, (endpoint.prompt_key, endpoint.passages_key), counter)
-        # How many tokens a picture or a sound has only the server knows, and which members of a
-        # payload are its prompt only the API that it is for.
+        # Only the server knows the tokens of pictures and sounds, and only the target API knows
+        # which members of a payload are its prompt.
         return [
             -1 if prompt.is_media_alone or (prompt.payload and not endpoint.prompt_key) else count
             for prompt, count in zip(prompts, counts, strict=True)
@@ -387,9 +387,9 @@ def _rendered(
 def _turns_of(
     entry: PromptConversation, endpoint: Endpoint, options: config_of.Endpoint, history: History
 ) -> tuple[list[Turn], bytes]:
-    """Return the turns of an entry as they are sent, and what their bodies begin with."""
+    """Return the turns of an entry as they are sent, and the common head of their bodies."""
     if len(entry.turns) == 1:
-        # A single turn has no history, so the body is one piece.
+        # A single turn has no history, so its body is one piece.
         body = endpoint.render(entry.turns[0].prompt, options)
         return [Turn(messages=body.whole, requested_tokens=body.requested_tokens)], b""
     api = CONVERSATIONS[endpoint.type]
@@ -414,7 +414,7 @@ def _turns_of(
                 )
             recorded[place] = api.render_messages(turn.recorded)
     if entry.turns[0].is_whole:
-        # A complete request has nothing of those before it, such as their texts of the system.
+        # A complete request takes nothing from earlier ones, such as their system prompts.
         bodies = [body for prompt in prompts for body in api.render([prompt], options)]
     else:
         bodies = api.render(prompts, options)
@@ -436,7 +436,7 @@ def _turns_of(
 
 
 def _check_session_body(entry: PromptConversation, paths: Sequence[str]) -> None:
-    """Raise DatasetError for a payload with a member that is for the conversation's id."""
+    """Raise DatasetError for a payload that sets the member for the conversation's id."""
     for member in (path.split(".")[0] for path in paths):
         if any(member in turn.prompt.body_members for turn in entry.turns):
             raise DatasetError(
@@ -446,7 +446,7 @@ def _check_session_body(entry: PromptConversation, paths: Sequence[str]) -> None
 
 
 def _check_media(entry: PromptConversation, kind: EndpointType) -> None:
-    """Raise DatasetError for pictures and sounds that the API has no place for."""
+    """Raise DatasetError for pictures and sounds that the API does not support."""
     media = [media for turn in entry.turns for media in turn.prompt.media]
     expected = ""
     if any(not each.is_image for each in media) and not kind.has(Feature.SOUND):
@@ -489,7 +489,7 @@ def _report(
 
 
 def _content_of(entry: Conversation) -> tuple[bytes, ...]:
-    """Return all that the dataset has of the requests of an entry."""
+    """Return all request bytes that the dataset has for an entry."""
     parts = [entry.head]
     for turn in entry.turns:
         parts += [turn.messages, turn.tail, turn.recorded, *turn.tool_results, turn.spare_result]

@@ -1,7 +1,7 @@
 """Reads JSONL in the format of the Bailian traces: one request per line, its time in seconds.
 
-A row describes a whole prompt. The turns of a chat share the hash ids of their history, so each
-row is a request of its own.
+A row describes a whole prompt. The turns of a chat share the hash ids of their history, so each row
+is a separate request.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class _Row(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(_Row)
 MEMBERS = frozenset((*_Row.__struct_fields__, "chat_id", "parent_chat_id", "turn", "type"))
-"""Members that a row may have. Those that name the chat are not needed: its rows share blocks."""
+"""Members that a row may have. Those about chats are ignored, since rows share blocks anyway."""
 
 
 def rows(lines: Lines, source: str) -> Iterator[TraceRow]:

@@ -1,8 +1,8 @@
-"""Types and functions that all dataset kinds share: prompts before they are rendered, the reading
-of lines, the counting of tokens, and the seeds of random numbers.
+"""Types and functions shared by all dataset kinds: prompts before rendering, reading of lines,
+counting of tokens, and seeds of random numbers.
 
-A kind is one module with a pure `parse(lines, source)`; the adapter reads the file and gives its
-lines (or a JSON list's elements) with their numbers, so that an error can name the place.
+A kind is one module with a pure `parse(lines, source)`. The adapter reads the file and passes its
+numbered lines (or a JSON list's elements), so an error can name the position.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ MS_NS = 10**6
 
 
 class ChatTemplate(Protocol):
-    """The template that makes one text of messages, as the model gets it."""
+    """The template that turns messages into one text, as the model receives it."""
 
     def __call__(
         self,
@@ -35,7 +35,7 @@ class ChatTemplate(Protocol):
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] = {},
     ) -> str:
-        """Return the text, with further variables of the template. Raises ConfigError for messages
+        """Return the text, using additional template variables. Raises ConfigError for messages
         that the template refuses."""
 
 
@@ -53,7 +53,7 @@ class TokenCounter(Protocol):
         """Return the number of tokens of `text`."""
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text; faster than one by one."""
+        """Return the number of tokens of each text, faster than one by one."""
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`."""
@@ -63,36 +63,36 @@ class TokenCounter(Protocol):
 
 
 class Unwritten(msgspec.Struct, frozen=True):
-    """Content of a message whose text is made from the seed."""
+    """Content of a message whose text is generated from the seed."""
 
     tokens: int = 0
-    """Its length; 0: it is drawn."""
+    """Length in tokens; 0: drawn."""
 
 
 class PromptTurn(msgspec.Struct, frozen=True):
-    """One request before it is rendered."""
+    """One request before rendering."""
 
     prompt: Prompt
     delay_ns: int = 0
     """Pause after the end of the previous response."""
     has_delay: bool = False
-    """Whether the file states the pause, be it 0."""
+    """Whether the file states the pause, even if it is 0."""
     earliest_ns: int = 0
     """Time after the conversation's first due time before which the turn is not due."""
     input_tokens: int = -1
-    """Exact number of tokens if the maker of the prompt knows it; -1: unknown."""
+    """Exact number of tokens if known when the prompt is made; -1: unknown."""
     response: str = ""
     """Response in the file. Its length is the turn's output length, if it can be counted."""
     recorded: tuple[Mapping[str, Any], ...] = ()
-    """The same as messages of the chat API, for a history of recorded responses."""
+    """The recorded response as messages of the chat API, for a recorded history."""
     spare_result: str = ""
-    """Result of tools that the previous response calls without being expected to."""
+    """Result for tool calls of the previous response that the dataset does not expect."""
     is_whole: bool = False
-    """Whether the prompt has its history already."""
+    """Whether the prompt already contains its history."""
 
 
 class PromptConversation(msgspec.Struct, frozen=True):
-    """One dataset entry before it is rendered."""
+    """One dataset entry before rendering."""
 
     id: str
     turns: tuple[PromptTurn, ...]
@@ -101,8 +101,8 @@ class PromptConversation(msgspec.Struct, frozen=True):
 
 
 class Purpose(IntEnum):
-    """Purposes of random numbers. Each has a stream of its own, so that a change of one setting
-    leaves everything else the same. The numbers are part of what a seed means and never change."""
+    """Purposes of random numbers. Each has its own stream, so changing one setting leaves
+    everything else unchanged. The numbers define the effect of a seed and never change."""
 
     INPUT_LENGTHS = 1
     OUTPUT_LENGTHS = 2
@@ -134,10 +134,10 @@ class Purpose(IntEnum):
 
 
 _DATASET_KEY = 0xDA7A
-"""Key that separates the dataset's streams from others of the same seed."""
+"""Key that separates the dataset's streams from others with the same seed."""
 
 
-_OF_TEXTS = frozenset(
+_TEXT_PURPOSES = frozenset(
     (
         Purpose.WORDS,
         Purpose.BLOCKS,
@@ -148,29 +148,29 @@ _OF_TEXTS = frozenset(
         Purpose.RESULT_WORDS,
     )
 )
-"""Purposes that decide what a server could find in a cache."""
+"""Purposes that determine what a server could find in a cache."""
 
 
 def generator(seed: int, purpose: Purpose, *names: int) -> "np.random.Generator":
-    """Return the stream of random numbers of one purpose, or of one thing within it that `names`
-    identify. Of a `prompt_seed` of the config, the variant is for texts only: all variants have
-    the same lengths and order."""
-    # Not above: the runner needs the other names of this module, and no numpy.
+    """Return the stream of random numbers of one purpose, or of the item within it identified by
+    `names`. The variant in a config's `prompt_seed` only affects texts: all variants have the same
+    lengths and order."""
+    # Imported here, because the runner uses other names of this module without numpy.
     import numpy as np
 
-    if purpose not in _OF_TEXTS:
+    if purpose not in _TEXT_PURPOSES:
         seed %= SEEDS
     key = (_DATASET_KEY, purpose, *names)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
 def default_id(index: int) -> str:
-    """Return the name of an entry that has none of its own."""
+    """Return the name of an entry without a name."""
     return f"session_{index:06d}"
 
 
 def decode_line(line: bytes, decoder: Any, *, place: str, expected: str) -> Any:
-    """Decode one line of a file. Raises DatasetError that names place, fault and expectation."""
+    """Decode one line of a file. Raises DatasetError naming position, fault and expectation."""
     try:
         return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -180,7 +180,7 @@ def decode_line(line: bytes, decoder: Any, *, place: str, expected: str) -> Any:
 
 
 def decoded(lines: Lines, source: str, decoder: Any, *, expected: str) -> Iterator[tuple[str, Any]]:
-    """Yield what each line with content holds, after its place `file:line`. Raises DatasetError as
+    """Yield position (`file:line`) and content of each nonempty line. Raises DatasetError like
     `decode_line`."""
     for number, line in numbered(lines):
         place = f"{source}:{number}"
@@ -194,9 +194,9 @@ def parse_entries(
     limit: int | None,
     expected: str,
 ) -> tuple[list[PromptConversation], int]:
-    """Make the first `limit` usable entries of what a file holds. `entry_of` returns name, if there
-    is one, and turns; no turns for an entry that is skipped. Returns the entries, and the number of
-    skipped ones among them. Raises DatasetError for what `entry_of` refuses with ValueError."""
+    """Parse the first `limit` usable entries of a file. `entry_of` returns the name, if any, and
+    the turns; no turns mean that the entry is skipped. Returns the entries, and the number of
+    skipped entries among them. Raises DatasetError if `entry_of` raises ValueError."""
     entries: list[PromptConversation] = []
     left_out = 0
     for place, each in written:
@@ -220,7 +220,7 @@ def line_error(place: str, wrong: str, *, expected: str) -> DatasetError:
 
 
 def numbered(lines: Lines) -> Iterable[tuple[int, bytes]]:
-    """Yield the lines with content, without byte order mark and surrounding space."""
+    """Yield the nonempty lines, without byte order mark and surrounding space."""
     for number, line in lines:
         text = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip()
         if text:

@@ -1,10 +1,10 @@
-"""Makes the text of a prompt from the hash ids of its blocks, so that prompts with the same leading
-ids have the same leading tokens.
+"""Generates the text of a prompt from the hash ids of its blocks, so that prompts with the same
+leading ids have the same leading tokens.
 
-A hash id always makes the same words. Their tokens after a space add up to the size of a block, so
-a block ends with a token, and the next one begins with a token. The last block of a prompt may be
-shorter: it begins with the words of the whole block. The end is repaired where words cannot make
-the exact number (`synthetic.repaired`), which leaves the whole blocks before it as they are.
+A hash id always yields the same words. Their tokens after a space add up to the size of a block, so
+blocks begin and end at token boundaries. The last block of a prompt may be shorter: it begins with
+the words of the whole block. Where words cannot add up to the exact number, the end is repaired
+(`synthetic.repaired`), which leaves the preceding whole blocks unchanged.
 """
 
 from collections import OrderedDict
@@ -22,18 +22,18 @@ from aiperf_svc.core.splitmix import GAMMA, mixed
 _WORDS = np.array(WORDS, dtype=object)
 _WORD_BYTES = 6
 _FILL_COSTS = 4
-"""The end of a block is filled up to this many times the tokens of the longest word."""
+"""Maximum filling at the end of a block, in multiples of the longest word's tokens."""
 
 
 class _Owner(IntEnum):
-    """What words belong to; part of what a seed means."""
+    """Owner of words. The values define the effect of a seed."""
 
     HASH_ID = 0
     ROW = 1
 
 
 _KEPT_BYTES = 2**25
-"""Texts of whole blocks that are kept, because later rows use them again."""
+"""Bytes of cached whole-block texts, since later rows reuse them."""
 
 
 class BlockTexts:
@@ -49,7 +49,7 @@ class BlockTexts:
             for fill in self._fill
         ]
         self._blocks: OrderedDict[tuple[int, bool], str] = OrderedDict()
-        """Texts of whole blocks, the one used last at the end."""
+        """Texts of whole blocks, least recently used first."""
         self._kept = max(1, _KEPT_BYTES // (block_size * _WORD_BYTES))
 
     @property
@@ -97,7 +97,7 @@ class BlockTexts:
         return text
 
     def _words(self, owner: _Owner, name: int, drawn: int, size: int, *, is_first: bool) -> str:
-        """Return words of `size` tokens: the first of `drawn` ones, then the filling."""
+        """Return words with `size` tokens: the first of `drawn` words, then the filling."""
         rng = generator(self._seed, Purpose.BLOCKS, owner, name)
         return self._filled(rng.integers(len(WORDS), size=drawn), size, is_first=is_first)
 
@@ -105,7 +105,7 @@ class BlockTexts:
         return " ".join(_WORDS[self._places(chosen, size, is_first=is_first)])
 
     def _places(self, chosen: NDArray[np.int64], size: int, *, is_first: bool) -> list[int]:
-        """Return the first of the chosen words and the filling, as places in the word list."""
+        """Return the first of the chosen words and the filling, as indexes into the word list."""
         totals = np.cumsum(self._costs[chosen])
         if is_first:
             totals += self._first_costs[chosen[0]] - self._costs[chosen[0]]
@@ -127,9 +127,9 @@ class BlockTexts:
     # --- pieces of prompts -----------------------------------------------------------------------
 
     def piece(self, chosen: NDArray[np.int64], size: int, *, is_first: bool) -> str:
-        """Return the first of the chosen words as a piece of a prompt, of exactly `size` tokens
-        behind others, with the space before it. Raises DatasetError if the tokenizer cannot make
-        such a text."""
+        """Return the first of the chosen words as a piece of a prompt that adds exactly `size`
+        tokens after other pieces, with a leading space. Raises DatasetError if the tokenizer cannot
+        make such a text."""
         words = self._filled(chosen, size, is_first=is_first)
         if self._counter is None:
             return words if is_first else f" {words}"
@@ -139,7 +139,7 @@ class BlockTexts:
         return repaired(text, size + self._anchor_tokens, self._counter)[len(WORDS[0]) :]
 
     def whole_pieces(self, chosen: NDArray[np.int64]) -> list[str]:
-        """Return a piece of a whole block for each row of chosen words, as `piece` does for one."""
+        """Return a whole-block piece for each row of chosen words, like `piece`."""
         size, fillings = self._block_size, self._fill_texts
         costs = self._costs[chosen]
         fits = np.cumsum(costs, axis=1) <= size
@@ -154,8 +154,8 @@ class BlockTexts:
         ]
 
     def _whole_piece(self, chosen: NDArray[np.int64], size: int) -> str:
-        """Return a piece of which fewer words are kept, since nothing fills up all that fit. It is
-        encoded only if the tokens do not add up; the whole prompt is encoded later in any case."""
+        """Return a whole-block piece with fewer words, since no filling fits after all of them. It
+        is encoded only if the tokens do not add up; the whole prompt is encoded later anyway."""
         places = self._places(chosen, size, is_first=False)
         if int(self._costs[places].sum()) == size:
             return f" {' '.join(_WORDS[places])}"
@@ -163,15 +163,15 @@ class BlockTexts:
 
 
 def drawn_words(key: int, names: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
-    """Return a row of words, as places in the word list, for each name under a key."""
+    """Return a row of words, as indexes into the word list, for each name under a key."""
     keyed = mixed(np.add(names, np.uint64(key), dtype=np.uint64) * GAMMA)
     bits = mixed(np.add.outer(keyed, np.arange(count, dtype=np.uint64)) * GAMMA)
     return (bits % np.uint64(len(WORDS))).astype(np.int64)
 
 
 def _fillings(costs: NDArray[np.int64]) -> list[tuple[int, ...] | None]:
-    """Return for each number of tokens the words that have as many in sum; None if there are
-    none."""
+    """Return for each number of tokens the words that add up to it; None if no words
+    do."""
     word_of = {int(cost): place for place, cost in enumerate(costs)}
     fillings: list[tuple[int, ...] | None] = [()]
     for size in range(1, _FILL_COSTS * int(costs.max()) + 1):

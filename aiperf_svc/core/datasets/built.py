@@ -11,7 +11,7 @@ from aiperf_svc.protocol.messages.reports import DatasetReport
 
 
 class BuiltDataset(msgspec.Struct, frozen=True):
-    """All entries of a run. The last `warmup_entries` are only for the warmup."""
+    """All entries of a run. Only the warmup uses the last `warmup_entries`."""
 
     conversations: tuple[Conversation, ...]
     warmup_entries: int
@@ -19,7 +19,7 @@ class BuiltDataset(msgspec.Struct, frozen=True):
     due_ns: bytes = b""
     """Fixed schedule: when each entry of profiling is due, int64 little-endian."""
     streams: bytes = b""
-    """Empty: entries are not session trees."""
+    """Empty if entries are not session trees."""
 
     @property
     def entry_count(self) -> int:
@@ -42,7 +42,7 @@ class BuiltDataset(msgspec.Struct, frozen=True):
         self, *, max_bytes: int = 2**20, max_entries: int = 256
     ) -> list[tuple[Conversation, ...]]:
         """Return the entries in order as blocks of at most `max_bytes` of bodies and `max_entries`
-        entries. An entry over `max_bytes` is a block of its own."""
+        entries. An entry above `max_bytes` is a separate block."""
         blocks: list[tuple[Conversation, ...]] = []
         pending: list[Conversation] = []
         size = 0
@@ -67,7 +67,7 @@ def inputs_json(
 ) -> Iterator[bytes]:
     """Return a part of inputs.json, `{"data": [{"session_id": …, "payloads": […]}]}`, in chunks.
 
-    A later turn's payload has no history, which is known only during the run.
+    A later turn's payload lacks its history, which is only known during the run.
     """
     start = b'{"data":[\n' if is_first else b",\n"
     for entry in conversations:

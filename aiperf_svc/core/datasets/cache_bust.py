@@ -1,9 +1,9 @@
-"""Puts a marker into prompts, so that no server has any of them in its prefix cache.
+"""Inserts markers into prompts so that no server has them in its prefix cache.
 
-The marker of an entry follows from the seed and its number: the same config sends the same markers,
-and another seed others. An entry that is sent again has its own marker again. Markers of
-conversations and of requests follow from the seed and the credit's index instead. They are known
-only when a request is made, so that the dataset has a placeholder of the same length.
+The marker of an entry depends on the seed and the entry's number: the same config sends the same
+markers, and another seed sends others. A repeated entry has the same marker again. Markers of
+conversations and requests depend on the seed and the credit's index instead. They are only known
+when a request is made, so the dataset contains a placeholder of the same length.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from aiperf_svc.domain.json_objects import Json
 
 _DIGITS: Final = 16
 _RUN_DIGITS: Final = 12
-"""Hexadecimal digits of the marker of a conversation: those of AIPerf's and InferenceX'."""
+"""Hexadecimal digits of a conversation's marker, as in AIPerf and InferenceX."""
 _PROMPT_KEYS: Final = ("messages", "prompt", "input", "inputs")
-"""Members of a payload that hold its prompt, or its messages."""
+"""Members of a payload that contain its prompt or its messages."""
 Change = Callable[[str], str]
 
 
@@ -33,9 +33,9 @@ def with_markers(
     config: BenchmarkConfig,
     counter: TokenCounter | None,
 ) -> list[PromptConversation]:
-    """Return the entries with their markers; `numbers` are theirs in the whole dataset. The first
-    turn has the marker, and each later one that is sent without the turns before it. Where a marker
-    goes into a system prompt and there is none, the first message begins with it."""
+    """Return the entries with their markers; `numbers` are their numbers in the whole dataset. The
+    marker is in the first turn, and in each later turn that is sent without earlier turns. A marker
+    for a missing system prompt goes to the start of the first message."""
     target = config.dataset.cache_bust
     if target is CacheBust.NONE:
         return list(entries)
@@ -57,17 +57,17 @@ def marker_of(seed: int, number: int) -> str:
 
 
 class RunMarkers:
-    """The markers of conversations or requests, which are made during the run."""
+    """The markers of conversations or requests, created during the run."""
 
     def __init__(self, per: Literal["conversation", "request"], seed: int, *, keeps_phase: bool):
-        """With `keeps_phase` the conversations of warmup and measurement have the same markers."""
+        """With `keeps_phase`, conversations have the same markers in warmup and measurement."""
         self._per, self._seed, self._keeps_phase = per, seed, keeps_phase
         self.placeholder = self._written("placeholder")
-        """What stands in the dataset in the place of a marker."""
+        """Placeholder for a marker in the dataset."""
         self._place = self.placeholder.encode()
 
     def marked(self, payload: bytes, phase: int, index: int, turn: int) -> bytes:
-        """Return the bytes of a request with its marker; `index` is its credit's."""
+        """Return the bytes of a request with its marker; `index` is the credit's."""
         name = f"{0 if self._keeps_phase else phase}/{index}"
         if self._per == "request":
             name = f"{name}/{turn}"
@@ -81,8 +81,8 @@ class RunMarkers:
 
 
 def run_markers(config: BenchmarkConfig) -> RunMarkers | None:
-    """Return the markers that a config asks for during the run; None if entries have them, or
-    nothing has."""
+    """Return the markers that a config inserts during the run; None if entries have them, or if
+    there are none."""
     dataset = config.dataset
     if dataset.cache_bust is CacheBust.NONE or dataset.cache_bust_per == "entry":
         return None
@@ -154,8 +154,8 @@ def _in_payload(prompt: Prompt, roles: Sequence[str], changed: Change) -> Json:
 
 
 def _in_messages(messages: Sequence[Any], roles: Sequence[str], changed: Change) -> list[Json]:
-    """Return messages of which the first with one of the roles, else the first of all, is
-    changed."""
+    """Return messages after changing the first with one of the roles, or else the first of
+    all."""
     having = [place for place, message in enumerate(messages) if message.get("role") in roles]
     made = [dict(message) for message in messages]
     message = made[having[0] if having else 0]

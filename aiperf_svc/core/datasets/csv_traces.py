@@ -1,4 +1,4 @@
-"""Reads the columns of CSV traces by their names. Columns that are not needed are ignored.
+"""Reads the columns of CSV traces by name, and ignores other columns.
 
 Azure LLM inference traces have dates, BurstGPT traces seconds; both have lengths in tokens.
 """
@@ -24,7 +24,7 @@ def burst_gpt_rows(lines: Lines, source: str) -> Iterator[TraceRow]:
 
 
 def _seconds(text: str) -> float:
-    """Return a date as seconds since 1970. One without an offset is in UTC."""
+    """Return a date as seconds since 1970. A date without an offset is in UTC."""
     date = datetime.fromisoformat(text)
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
@@ -36,8 +36,8 @@ def _rows(
     time_of: Callable[[str], float],
     example: str,
 ) -> Iterator[TraceRow]:
-    """Yield the rows of a file whose first line names the columns: `columns` are those of the time,
-    the input tokens and the output tokens."""
+    """Yield the rows of a file whose first line names the columns. `columns` are the names for the
+    time, the input tokens and the output tokens."""
     places: list[int] = []
     width = 0
     expected = f"a row such as {example}"

@@ -1,4 +1,4 @@
-"""Reads agent sessions in AIPerf's `dag_jsonl`: one session a line, which may start others.
+"""Reads agent sessions in AIPerf's `dag_jsonl`: one session per line, which may start others.
 
     {"session_id": "root", "turns": [
         {"messages": [...], "max_tokens": 50, "spawns": ["child"], "delay": 200}, ...]}
@@ -6,17 +6,17 @@
 A turn has `messages`, `model`, `max_tokens`, `tools`, `extra` (members of the body) and `delay`
 (milliseconds after what it waits for). After its response,
 
-    spawns   start other sessions with a history of their own; `{"children": [...], "join_at": 3}`
-             says which turn waits for them, by default the next one
+    spawns   start other sessions with their own history; `{"children": [...], "join_at": 3}`
+             sets the turn that waits for them, by default the next one
     forks    start sessions with this one's history and end it; with `{"child": ..., "background":
-             true}` it goes on and does not wait for them
+             true}` it continues and does not wait for them
 
 `pre_session_spawns` start with the session. An `orchestrator` sends nothing itself: it starts its
-`spawns`, again in each of its `rounds`, each of which waits for the one before and a think time.
-Sessions that no other one starts are the roots of trees.
+`spawns`, again in each of its `rounds`, each of which waits for the previous one and a think time.
+Sessions that no other session starts are the roots of trees.
 
-`context_mode` says what a prompt is: the messages of all turns so far with the live responses
-between them (`deltas_without_responses`, the default), without them since the file holds responses
+`context_mode` defines a prompt: the messages of all turns so far with the live responses between
+them (`deltas_without_responses`, the default), without them since the file contains responses
 (`deltas_with_responses`), or those of the turn alone (`message_array_with_responses`).
 """
 
@@ -46,7 +46,7 @@ EXPECTED = (
     '"Hello"}], "spawns": ["b"]}]}'
 )
 LARGEST_SIGMA = 10.0
-"""Of a lognormal distribution, whose 84th percentile is then 22,000 times the median."""
+"""Maximum of a lognormal distribution, whose 84th percentile is then 22,000 medians."""
 _Mode = Literal["deltas_without_responses", "deltas_with_responses", "message_array_with_responses"]
 
 
@@ -95,10 +95,10 @@ _decoder = msgspec.json.Decoder(_Session)
 
 
 class DagSessions:
-    """The sessions of a file, and the trees that they make."""
+    """The sessions of a file, and the trees that they form."""
 
     def __init__(self, lines: Lines, source: str, *, seed: int = 0) -> None:
-        """`seed` decides the think times that are drawn. Raises DatasetError that names file and
+        """`seed` determines the drawn think times. Raises DatasetError that names file and
         line."""
         self._sessions: dict[str, _Session] = {}
         self._seed = seed
@@ -114,7 +114,7 @@ class DagSessions:
             for child in _children(session):
                 self._check_child(session, child, started)
         self.roots = [name for name in self._sessions if name not in started]
-        """Names of the root sessions: no other session starts them."""
+        """Names of the root sessions, which no other session starts."""
         self._check_cycles(started)
 
     def _check_child(self, session: _Session, child: str, started: dict[str, str]) -> None:
@@ -145,7 +145,7 @@ class DagSessions:
                         f"{' is started by '.join(map(repr, path))}"
                     )
                 if len(path) > len(self._sessions):
-                    break  # a cycle that does not contain this session; its own members name it
+                    break  # A cycle without this session is reported for its members.
 
     def trees(self) -> Iterator[TracedTree]:
         for name in self.roots:
@@ -248,20 +248,20 @@ def _delay_problem(name: str, delay_ms: float) -> str:
 
 
 class _Start(msgspec.Struct, frozen=True):
-    """When a session starts, and with what."""
+    """Start of a session: when, and with what."""
 
     parent: int = -1
-    """Number of the stream that starts it."""
+    """Number of the stream that starts it; -1 for the root."""
     before: tuple[int, ...] = ()
-    """Requests after whose ends it starts."""
+    """Requests that must end before it starts."""
     history: tuple[Message, ...] = ()
     pause_ms: float = 0.0
     """Pause before it, in addition to that of its first turn."""
 
 
 class _Builder:
-    """Makes one tree: sessions become streams, their turns requests. A request is added after all
-    that it waits for."""
+    """Builds one tree: sessions become streams, and their turns become requests. A request is added
+    after all requests that it waits for."""
 
     def __init__(self, sessions: Mapping[str, _Session], seed: int) -> None:
         self._sessions = sessions
@@ -270,8 +270,8 @@ class _Builder:
         self.requests: list[TreeRequest] = []
 
     def add(self, name: str, start: _Start) -> tuple[int, ...]:
-        """Add a session. Returns the requests after which it is over, with the sessions that it
-        waits for and its forks."""
+        """Add a session. Returns the requests that end it, including its forks and the sessions
+        that it waits for."""
         session = self._sessions[name]
         stream = len(self.streams)
         self.streams.append(Stream(name, start.parent))
@@ -343,8 +343,8 @@ def _request(turn: _Turn, messages: tuple[Message, ...], plan: PlannedRequest) -
 
 
 def _think_ms(session: _Session, each: _Round, stream: int, number: int, seed: int) -> float:
-    """Return the think time before a round; with a sigma it is the median of a lognormal
-    distribution."""
+    """Return the think time before a round. With a sigma it is drawn from a lognormal distribution
+    with that median."""
     median = session.think_time_ms if each.think_time_ms is None else each.think_time_ms
     if median is None:
         return 0.0

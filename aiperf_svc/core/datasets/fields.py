@@ -1,20 +1,20 @@
-"""The members that a prompt may have in a file's line, the same for single turns and for the turns
-of a conversation.
+"""The members that define a prompt in a file's line, the same for single turns and for the turns of
+a conversation.
 
     text, prompt, content   a string (or, as `texts`, a list of strings)
     messages                message objects of the chat API
-    payload                 a whole request body
+    payload                 a complete request body
     query, passages         a text, and the list of texts to rank by it; also as `texts`, a list of
                             {"name": "query" or "passages", "contents": [...]}
-    output_length           most tokens of the response; also max_tokens
-    delay                   milliseconds after the previous response; that of a first turn is
-                            ignored, since the load decides when a conversation begins
+    output_length           maximum tokens of the response; also max_tokens
+    delay                   milliseconds after the previous response; ignored in a first turn, since
+                            the load decides when a conversation begins
 
     image, images           pictures, beside a text or alone: paths from the file's folder, or URLs
     audio, audios           sounds, likewise: paths from the file's folder
 
-Members that are not known are ignored, as files carry notes of their own; videos are refused,
-because leaving them out would measure another load than the file describes.
+Unknown members are ignored, since files contain notes. Videos are refused, because the load would
+differ from the file's without them.
 """
 
 from typing import Any, Literal
@@ -149,7 +149,7 @@ def _messages(fields: TurnFields, texts: tuple[str, ...]) -> tuple[Json, ...]:
 
 
 def output_tokens(fields: TurnFields) -> int | None:
-    """Return the output length that the fields state. Raises ValueError if it is none."""
+    """Return the output length in the fields. Raises ValueError if it is invalid."""
     if fields.output_length is not None and fields.max_tokens is not None:
         raise ValueError("has both `output_length` and `max_tokens`")
     value = fields.output_length if fields.output_length is not None else fields.max_tokens

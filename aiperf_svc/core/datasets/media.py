@@ -1,8 +1,8 @@
-"""Pictures and sounds in prompts: what kind of file some bytes are, and those of synthetic prompts.
+"""Pictures and sounds in prompts: recognises file types, and generates synthetic content.
 
-They are noise, or the files of a folder. No two of noise are alike, so a server cannot take one
-from a cache, and none can be compressed. JPEG, WEBP and MP3 need libraries of the extra `media`,
-which are imported only for them.
+Synthetic content is noise, or the files of a folder. Every noise is different, so a server cannot
+find it in a cache, and noise cannot be compressed. JPEG, WEBP and MP3 need libraries of the extra
+`media`, which are imported only for them.
 """
 
 import base64
@@ -37,7 +37,7 @@ def jpeg_of(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def scaled(data: bytes, width: int, height: int, *, is_jpeg: bool) -> bytes:
-    """Return a picture in another size, as JPEG or PNG. Raises ValueError if it cannot be read."""
+    """Return a picture scaled to this size, as JPEG or PNG. Raises ValueError if unreadable."""
     from PIL import Image
 
     try:
@@ -66,10 +66,10 @@ def _written(picture: "Image", *, is_jpeg: bool) -> bytes:
 
 
 MOST_BYTES = 2 * 2**30
-"""Most bytes of the pictures and sounds of synthetic prompts: they are held in memory."""
+"""Maximum bytes of pictures and sounds of synthetic prompts, which are held in memory."""
 COMPRESSED_SHARE = 0.3
-"""Bytes of noise as JPEG or MP3 for each of its raw bytes, at the most: 0.20 to 0.25 as JPEG, and
-0.10 to 0.27 as MP3. Pictures of a folder are smaller."""
+"""Maximum bytes of noise as JPEG or MP3 per raw byte: 0.20 to 0.25 as JPEG, and 0.10 to 0.27 as
+MP3. Pictures of a folder are smaller."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MAGIC = (
     (_PNG, "image/png"),
@@ -83,7 +83,7 @@ _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 
 
 def media_type(data: bytes) -> str:
-    """Return the media type of a file by how it begins; empty for neither a picture nor a sound."""
+    """Return the media type of a file by its first bytes; empty if not a picture or a sound."""
     if data[:4] == b"RIFF":
         return _RIFF.get(data[8:12], "")
     if data.startswith(_PNG) and (data[12:16] != b"IHDR" or b"IEND" not in data):
@@ -94,7 +94,7 @@ def media_type(data: bytes) -> str:
 
 
 def media_of(data: bytes, kind: str) -> Media:
-    """Return a file as a part of a prompt. Raises ValueError if it is none of `kind`."""
+    """Return a file as a part of a prompt. Raises ValueError if it is not of `kind`."""
     found = media_type(data)
     if not found.startswith(f"{kind}/"):
         expected = "PNG, JPEG, GIF or WebP" if kind == "image" else "WAV, MP3, FLAC or Ogg"
@@ -104,13 +104,13 @@ def media_of(data: bytes, kind: str) -> Media:
 
 class MediaFile(msgspec.Struct, frozen=True):
     name: str
-    """Name for messages about errors."""
+    """Name in error messages."""
     data: bytes
 
 
 class MediaFolders(msgspec.Struct, frozen=True):
-    """The files of the folders that a dataset takes its pictures and sounds from; none where they
-    are noise."""
+    """The files of the folders from which a dataset takes its pictures and sounds; none if they are
+    noise."""
 
     pictures: tuple[MediaFile, ...] = ()
     sounds: tuple[MediaFile, ...] = ()
@@ -131,7 +131,7 @@ def png_of(pixels: NDArray[np.uint8]) -> bytes:
     rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # byte 0 of a row: no filter
     rows[:, 1:] = pixels.reshape(height, 3 * width)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    # Noise cannot be compressed, and the other levels only take longer.
+    # Noise cannot be compressed, so higher levels only take longer.
     data = zlib.compress(rows.tobytes(), 0)
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
     return _PNG + b"".join(_png_chunk(name, content) for name, content in chunks)
@@ -151,7 +151,7 @@ def noise_samples(
 
 
 def wav_of(samples: NDArray[np.int16], sample_rate: int, depth: int = 16) -> bytes:
-    """Return a sound as WAV with so many bits a sample: 8 are unsigned, more are signed."""
+    """Return a sound as WAV with this many bits per sample: 8 are unsigned, more are signed."""
     channels = samples.shape[1]
     if depth == 8:
         data = ((samples >> 8) + 128).astype(np.uint8).tobytes()
@@ -177,8 +177,8 @@ def with_media(
     seed: int,
     folders: MediaFolders = NO_FOLDERS,
 ) -> list[PromptConversation]:
-    """Return entries of which every turn has pictures and sounds. Those of the first do not depend
-    on the number of entries. Raises DatasetError for more bytes than are held, and for a picture
+    """Return entries with pictures and sounds in every turn. Those of the first entries do not
+    depend on the number of entries. Raises DatasetError above the memory limit, and for a picture
     that cannot be scaled."""
     if not images.number and not sounds.number:
         return entries
@@ -207,7 +207,7 @@ def with_media(
 
 
 class _Pictures:
-    """Makes the pictures of all requests, by their number."""
+    """Generates the pictures of all requests, by number."""
 
     def __init__(self, images: Images, count: int, seed: int, files: Sequence[MediaFile]) -> None:
         self._images = images
@@ -239,7 +239,7 @@ class _Pictures:
 
 
 class _Sounds:
-    """Makes the sounds of all requests, by their number."""
+    """Generates the sounds of all requests, by number."""
 
     def __init__(self, sounds: Sounds, count: int, seed: int, files: Sequence[MediaFile]) -> None:
         self._sounds = sounds
@@ -268,7 +268,7 @@ class _Sounds:
 def chosen_files(
     sampling: Sampling, files: int, count: int, seed: int, purpose: Purpose
 ) -> list[int]:
-    """Return which of so many files each of `count` pictures or sounds is."""
+    """Return the file of each of `count` pictures or sounds."""
     if not files:
         return []
     rng = generator(seed, purpose)
@@ -283,8 +283,8 @@ def chosen_files(
 def check_media_size(
     turns: int, images: Images, sounds: Sounds, folders: MediaFolders = NO_FOLDERS
 ) -> None:
-    """Raise DatasetError if the pictures and sounds of so many requests are too large to be
-    held."""
+    """Raise DatasetError if the pictures and sounds of all requests exceed the memory
+    limit."""
     width, height = images.size
     jpegs = {"jpeg": 1.0, "random": 0.5}.get(images.format, 0.0)
     picture = 3 * width.mean * height.mean * (1 - jpegs * (1 - COMPRESSED_SHARE))
@@ -297,7 +297,7 @@ def check_media_size(
     sound = sample * sounds.seconds.mean * rate * sounds.channels
     if folders.sounds:
         sound = _mean_size(folders.sounds)
-    # In base64, four characters hold three bytes.
+    # In base64, four characters encode three bytes.
     size = turns * (images.number * picture + sounds.number * sound) * 4 / 3
     if size > MOST_BYTES:
         raise DatasetError(

@@ -1,14 +1,14 @@
 """Reads JSONL in the format of the Mooncake traces: one request per line.
 
 timestamp       milliseconds
-input_length    tokens of a prompt that is made; or the prompt as text_input, messages, payload
-output_length   most tokens of the response
+input_length    tokens of a generated prompt; or the prompt as text_input, messages, payload
+output_length   maximum tokens of the response
 hash_ids        names of the prompt's blocks
-session_id      rows of one session are turns of one conversation; each holds the new turn only,
+session_id      rows of one session are turns of one conversation; each has only the new turn,
                 unless it has messages or a payload, which are complete
 delay           milliseconds after the previous response of the session
 tools           definitions of tools, beside messages; beside text_input without session_id
-extra           further members of the request's body, beside them
+extra           additional members of the request's body, beside messages or text_input
 """
 
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def rows(lines: Lines, source: str) -> Iterator[TraceRow]:
 
 
 def _written(row: _Row) -> Prompt | None:
-    """Return the prompt in a row; None if the row has only a length."""
+    """Return the prompt in a row; None if the row only has a length."""
     if row.message_mode:
         raise ValueError("`message_mode` is not supported")
     is_written = row.text_input is not None or row.messages is not None or row.payload is not None

@@ -1,15 +1,14 @@
 """Parses JSONL with one conversation per line: `{"session_id": …, "turns": [{"text": …}, …]}`.
 
-Every turn is one request (see `fields`; a plain string is allowed), except these:
+Every turn is one request (see `fields`; a plain string is allowed), except for these:
 
-- `system` and `developer` go in front of the next turn's message.
-- `assistant` is the recorded response to the turn before: `text`, `reasoning`, `reasoning_content`
-  and `tool_calls` as in the chat API, or whole `messages`. `dataset.history` says whether later
-  requests contain it or the server's own response.
-- `tool` is the result of a tool that this response calls, with `tool_call_id`: its `text`, or
-  `tokens` for words of that length, or neither for a drawn length. Results that follow
-  each other are one request, together with a user's turn right after them, and its output length
-  is the last one that they state.
+- `system` and `developer` precede the next turn's message. - `assistant` is the recorded response
+to the previous turn: `text`, `reasoning`, `reasoning_content` and `tool_calls` as in the chat API,
+or whole `messages`. `dataset.history` decides whether later requests contain it or the server's own
+response. - `tool` is the result for a tool call of this response, with `tool_call_id`: its `text`,
+or `tokens` for words of that length, or neither for a drawn length. Consecutive results form one
+request, together with a user's turn right after them. Its output length is the last one that they
+state.
 """
 
 from typing import Any
@@ -31,7 +30,7 @@ from aiperf_svc.domain.json_objects import Json
 
 EXPECTED = 'an object such as {"session_id": "a", "turns": [{"text": "Hello", "delay": 500}]}'
 MAX_TURNS = 65_535
-"""Most turns of a conversation: the shape of a dataset and the records hold turns in 16 bits."""
+"""Maximum turns of a conversation: datasets and records store turns in 16 bits."""
 
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool", "function")
 """Roles of messages of the chat API."""
@@ -70,7 +69,7 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
     turns: list[PromptTurn] = []
     before: list[Json] = []
     parts: list[PromptTurn] = []
-    """Messages that go in front of the next turn's, and the turns that they are of."""
+    """Messages that precede the next turn's, and their turns."""
     for position, item in enumerate(written):
         fields = TurnFields(text=item) if isinstance(item, str) else item
         try:
@@ -103,8 +102,8 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
 
 
 def _joined(prompt: Prompt, parts: list[PromptTurn]) -> PromptTurn:
-    """Return one request of several turns, which waits for the last of them. It has the output
-    length of the last one that states one."""
+    """Merge several turns into one request, which waits for the last of them. Its output length is
+    the last stated one."""
     lengths = (each.prompt.output_tokens for each in reversed(parts))
     length = next((each for each in lengths if each is not None), None)
     return PromptTurn(
@@ -141,7 +140,7 @@ def _turn(fields: TurnFields) -> PromptTurn:
 
 
 def _result_of(fields: TurnFields) -> PromptTurn:
-    """Return the result of a tool as a turn of one message."""
+    """Return the result of a tool as a turn with one message."""
     text = fields.text if fields.text is not None else fields.content
     others = ("prompt", "texts", "query", "image", "images", "audio", "audios")
     if any(getattr(fields, name) is not None for name in others):
@@ -169,8 +168,8 @@ def _instructions(prompt: Prompt) -> tuple[Any, ...]:
 
 
 def _instructed(prompt: Prompt, instructions: list[Json]) -> Prompt:
-    """Return a prompt behind instructions. Pictures and sounds are still to be read, so theirs is
-    no message yet."""
+    """Return a prompt after instructions. Pictures and sounds have not been read yet, so they are
+    not a message yet."""
     if prompt.passages:
         raise ValueError("`passages` are ranked, and no ranking takes an instruction")
     if not prompt.media:

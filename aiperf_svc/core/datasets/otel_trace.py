@@ -1,17 +1,17 @@
-"""Reads agent traces from OpenTelemetry spans with GenAI attributes: one JSON object a session.
+"""Reads agent traces from OpenTelemetry spans with GenAI attributes: one JSON object per session.
 
     {"spans": [{"span_id", "trace_id", "start_time", "end_time", "name", "attributes": {...}}]}
 
-Spans with `gen_ai.input.messages` are requests, others are ignored. Of the attributes,
+Spans with `gen_ai.input.messages` are requests; others are ignored. Of the attributes,
 `gen_ai.system_instructions`, `gen_ai.tool.definitions`, `gen_ai.usage.prompt_tokens` or
-`.input_tokens`, and `.completion_tokens` or `.output_tokens` are read, as inference-perf and
-GuideLLM write them. Messages are a list or JSON, each of the chat API or with the `parts` of the
-semantic conventions. A part that no API takes is refused: without it, another load would be
-measured than the trace describes.
+`.input_tokens`, and `.completion_tokens` or `.output_tokens` are read, as written by inference-perf
+and GuideLLM. Messages are a list or JSON, in the form of the chat API or with the `parts` of the
+semantic conventions. A part that no API supports is refused: without it, the load would differ from
+the trace.
 
-A request whose messages begin with those of the last one of a stream continues that stream;
-otherwise it begins one. It waits for what had ended when it started, among which are the requests
-whose outputs its messages contain. Prompts are those of the trace.
+A request whose messages begin with those of a stream's last request continues that stream;
+otherwise it begins one. It waits for the requests that had ended when it started, which include the
+requests whose outputs its messages contain. Prompts are those of the trace.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class _Trace(msgspec.Struct):
 
 
 class _Call(msgspec.Struct):
-    """A span that is a request."""
+    """A span that represents a request."""
 
     place: str
     span: _Span
@@ -136,7 +136,7 @@ def _seconds(value: str | int | float, place: str) -> float:
 
 
 def _messages(span: _Span, place: str) -> list[Json]:
-    """Return the messages of a request in the form of the chat API, the instructions first."""
+    """Return the messages of a request in the form of the chat API, instructions first."""
     written = _list(span, _INPUT, place)
     if not written:
         raise DatasetError(f"{place}: `{_INPUT}` is empty; expected messages")
@@ -148,7 +148,7 @@ def _messages(span: _Span, place: str) -> list[Json]:
     messages: list[Json] = []
     try:
         for message in written:
-            messages += _of_parts(message) if _has_parts(message) else [message]
+            messages += _messages_of_parts(message) if _has_parts(message) else [message]
     except ValueError as error:
         raise DatasetError(f"{place}: {error}") from None
     if problem := message_problem(messages):
@@ -176,10 +176,10 @@ def _has_parts(message: Any) -> bool:
     return isinstance(message, Mapping) and isinstance(message.get("parts"), list)
 
 
-def _of_parts(message: Mapping[str, Any]) -> list[Json]:
-    """Return the messages of the chat API that one with parts stands for: results of tools are
-    messages of their own. Some traces have parts as those of Anthropic's API. Raises ValueError for
-    a part that none of them can have."""
+def _messages_of_parts(message: Mapping[str, Any]) -> list[Json]:
+    """Convert a message with parts to messages of the chat API, where results of tools are separate
+    messages. Some traces use parts of Anthropic's API. Raises ValueError for a part that no API
+    has."""
     content, calls, results = list[Json](), list[Json](), list[Json]()
     thoughts = list[str]()
     for part in message["parts"]:
@@ -231,7 +231,7 @@ def _json(value: Any) -> str:
 
 
 def _streams(calls: Sequence[_Call]) -> list[Stream]:
-    """Set the stream of each call, and return the streams."""
+    """Assign a stream to each call, and return the streams."""
     streams: list[Stream] = []
     tails: dict[int, _Call] = {}
     for call in calls:
@@ -252,7 +252,7 @@ def _streams(calls: Sequence[_Call]) -> list[Stream]:
 
 
 def _count(call: _Call, names: Sequence[str]) -> int:
-    """Return a count of tokens; 0 if it is not stated."""
+    """Return a count of tokens; 0 if missing."""
     value = next((v for name in names if (v := call.span.attributes.get(name)) is not None), 0)
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
@@ -274,7 +274,7 @@ def _members(call: _Call) -> Json:
 
 
 def _chat_tool(tool: Any) -> Any:
-    """Return a definition of the semantic conventions as the chat API has it; others unchanged."""
+    """Convert a tool definition of the semantic conventions to the chat API, if it is one."""
     if not isinstance(tool, Mapping) or tool.get("type") != "function" or "name" not in tool:
         return tool
     names = ("name", "description", "parameters")

@@ -1,8 +1,8 @@
-"""Draws prompts from pools, with replacement: a file is a pool, and a folder has one in each of its
-files.
+"""Draws prompts from pools, with replacement. A file is one pool; in a folder, each file is a
+pool.
 
-A line is written as one of a single turn (`fields`). With several pools, a request has what one
-line of each has: their texts, pictures and sounds, or the query of one and the passages of another.
+A line has the form of a single turn (`fields`). With several pools, a request combines one line of
+each: their texts, pictures and sounds, or the query of one and the passages of another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ from aiperf_svc.domain.errors import DatasetError
 
 DEFAULT_ENTRIES = 100
 _AS = {"text": "texts", "prompt": "texts", "content": "texts", "image": "images", "audio": "audios"}
-"""Members that are put together as those of another name."""
+"""Members that are combined under another name."""
 _LISTS = ("texts", "images", "audios", "passages")
 _NOT_DRAWN = ("id", "session_id", "delay")
-_WHOLE = ("messages", "payload")
-"""Members that hold a whole prompt, beside which nothing can be put."""
+_COMPLETE = ("messages", "payload")
+"""Members with a complete prompt, which cannot be combined."""
 
 _decoder = msgspec.json.Decoder(str | TurnFields)
 
@@ -43,8 +43,8 @@ class PoolLine(msgspec.Struct, frozen=True):
 
 
 def parse_pool(lines: Lines, source: str) -> list[PoolLine]:
-    """Parse the lines of one pool. Raises DatasetError that names file and line, or the file if it
-    has none."""
+    """Parse the lines of one pool. Raises DatasetError that names file and line, or only the file
+    if it is empty."""
     pool = []
     for place, fields in decoded(lines, source, _decoder, expected=EXPECTED):
         pool.append(PoolLine(place, TurnFields(text=fields) if isinstance(fields, str) else fields))
@@ -56,8 +56,8 @@ def parse_pool(lines: Lines, source: str) -> list[PoolLine]:
 def draw(
     pools: Mapping[str, Sequence[PoolLine]], count: int, seed: int
 ) -> list[PromptConversation]:
-    """Return `count` entries. The first ones do not depend on `count`, and the lines of one pool
-    not on the other pools. Raises DatasetError that names the lines of a prompt that is none."""
+    """Return `count` entries. The first ones do not depend on `count`, and the lines of a pool do
+    not depend on other pools. Raises DatasetError naming the lines of an invalid prompt."""
     drawn = [
         generator(seed, Purpose.POOLS, number).integers(len(pool), size=count).tolist()
         for number, pool in enumerate(pools.values())
@@ -74,8 +74,8 @@ def draw(
 
 
 def one_of_each(pools: Mapping[str, Sequence[PoolLine]]) -> list[PromptConversation]:
-    """Return an entry for each line, with the first lines of the other pools. Raises DatasetError
-    for a line that is not a prompt."""
+    """Return an entry for each line, combined with the first lines of the other pools. Raises
+    DatasetError for a line that is not a prompt."""
     entries: list[PromptConversation] = []
     for name, pool in pools.items():
         others = [other[0] for key, other in pools.items() if key != name]
@@ -95,8 +95,8 @@ def _turn(lines: Sequence[PoolLine], place: str) -> PromptTurn:
 
 
 def _merged(parts: Sequence[TurnFields]) -> TurnFields:
-    """Return the fields of several lines as those of one."""
-    whole = [name for name in _WHOLE for part in parts if getattr(part, name) is not None]
+    """Merge the fields of several lines into one."""
+    whole = [name for name in _COMPLETE for part in parts if getattr(part, name) is not None]
     if whole:
         raise ValueError(f"`{whole[0]}` is a whole prompt, which only a single pool can have")
     given: dict[str, list[Any]] = {}
@@ -109,7 +109,7 @@ def _merged(parts: Sequence[TurnFields]) -> TurnFields:
 
 
 def _value(name: str, values: list[Any]) -> Any:
-    """Return the value of a member; only lists can have come from several lines."""
+    """Return the value of a member. Only lists can combine several lines."""
     if name in _LISTS:
         return values
     if len(values) > 1:

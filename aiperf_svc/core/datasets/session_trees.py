@@ -1,10 +1,10 @@
-"""Session trees as the readers of agent traces make them: what each request sends, and for which
-others it waits.
+"""Session trees, as produced by the readers of agent traces: the content of each request, and the
+requests that it waits for.
 
 A reader of one format is one module (`weka_trace`, `dag_jsonl`, `otel_trace`). It yields trees
-whose requests are in an order in which each only waits for earlier ones. A trace that has times but
-no structure gets its edges from them (`recorded_order`). `tree_contents` makes the bytes of the
-requests, and `core.load.session_tree` decides when each is sent.
+whose requests only wait for earlier ones. If a trace has times but no structure, its edges are
+derived from the times (`recorded_order`). `tree_contents` builds the bytes of the requests, and
+`core.load.session_tree` decides when each is sent.
 """
 
 from bisect import insort
@@ -19,11 +19,11 @@ from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import PlannedRequest, Stream
 
 LONGEST_S: Final = 365 * 86_400.0
-"""Longest recorded time within a tree. More is a mistake of the unit."""
+"""Maximum recorded time within a tree. A longer time is probably in the wrong unit."""
 
 
 class ResponseOf(msgspec.Struct, frozen=True):
-    """The place in a prompt that the live response of an earlier request takes."""
+    """Placeholder in a prompt for the live response of an earlier request."""
 
     request: int
 
@@ -32,20 +32,20 @@ Message = Mapping[str, Any] | ResponseOf
 
 
 class TreeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a tree. Its prompt is `messages`, or blocks of tokens that `hash_ids` name."""
+    """One request of a tree. Its prompt is `messages`, or blocks of tokens named by `hash_ids`."""
 
     plan: PlannedRequest
     messages: tuple[Message, ...] = ()
     hash_ids: Sequence[int] = ()
     input_tokens: int = -1
-    """Recorded tokens of the prompt; -1: unknown. Those beyond the blocks are the request's own."""
+    """Recorded tokens of the prompt; -1: unknown. Tokens after the blocks are the request's own."""
     output_tokens: int | None = None
     members: Mapping[str, Any] = {}
-    """Further members of the request's body, such as `tools`."""
+    """Additional members of the request's body, such as `tools`."""
 
     @property
     def has_hash_ids(self) -> bool:
-        """Whether the prompt is made of blocks."""
+        """Whether the prompt consists of blocks."""
         return not self.messages
 
 
@@ -60,7 +60,7 @@ class TracedTree(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens of a request, its output included."""
+        """Maximum tokens of a request, its output included."""
         return max(each.input_tokens + (each.output_tokens or 0) for each in self.requests)
 
     @property
@@ -76,22 +76,22 @@ class Interval(msgspec.Struct, frozen=True):
     start_s: float
     end_s: float
     pause_s: float | None = None
-    """Recorded pause of the client before it, if that replaces the one from the times."""
+    """Recorded pause of the client before it, if it replaces the one computed from the times."""
 
 
 def recorded_order(intervals: Sequence[Interval]) -> list[PlannedRequest]:
-    """Return for which others each request waits; `intervals` are in the order of their starts.
+    """Return which requests each request waits for. `intervals` are sorted by start.
 
-    Within a stream a request waits for the one before it. Of every other stream it waits for the
-    latest one that had ended when it started, unless another request that it waits for had waited
-    for that one already. Requests that overlapped do not wait for each other. This is the rule of
+    Within a stream a request waits for the previous one. Of every other stream it waits for the
+    latest request that had ended when it started, unless another request it waits for had already
+    waited for that one. Overlapping requests do not wait for each other. This is the rule of
     AIPerf's replay of agent traces (`timing/replay_dependencies.py` in 0.13).
     """
     plans: list[PlannedRequest] = []
     last: dict[int, int] = {}
     """Last request of each stream."""
     ends: dict[int, list[tuple[float, int]]] = {}
-    """Ends and numbers of the requests of each stream, the latest end last."""
+    """Ends and numbers of each stream's requests, the latest end last."""
     for number, each in enumerate(intervals):
         frontier = []
         for stream, ended in ends.items():
@@ -128,7 +128,7 @@ def _had_ended(other: Interval, each: Interval) -> bool:
 
 
 def _without_implied(numbers: list[int], intervals: Sequence[Interval]) -> list[int]:
-    """Leave out requests that had ended when another one of them started, which waited for them."""
+    """Drop requests that had ended before another one of them started, which waited for them."""
     if len(numbers) < 2:
         return numbers
     latest = max(numbers, key=lambda number: intervals[number].start_s)
@@ -137,9 +137,9 @@ def _without_implied(numbers: list[int], intervals: Sequence[Interval]) -> list[
 
 
 def checked_tree(tree: TracedTree) -> TracedTree:
-    """Return a tree that can be replayed. The parent of a stream is then the nearest one that has
-    requests, since the id of a stream is that of its first request. Raises DatasetError that names
-    the place."""
+    """Return a tree that can be replayed. The parent of a stream becomes its nearest ancestor with
+    requests, since a stream's id is that of its first request. Raises DatasetError that names
+    the position."""
     if not tree.requests:
         raise DatasetError(f"{tree.place}: no requests; expected a session with requests")
     if len(tree.requests) > MAX_TURNS:
@@ -156,14 +156,14 @@ def checked_tree(tree: TracedTree) -> TracedTree:
 
 
 def time_problem(name: str, value: float) -> str:
-    """Return what is wrong with a recorded time in seconds; empty if nothing is."""
+    """Return the problem of a recorded time in seconds; empty if there is none."""
     if value != value or not 0 <= value <= LONGEST_S:
         return f"`{name}` {value:g} is not between 0 and {LONGEST_S:,.0f} seconds"
     return ""
 
 
 def message_problem(messages: Sequence[Any]) -> str:
-    """Return what is wrong with messages of the chat API; empty if nothing is."""
+    """Return the problem of messages of the chat API; empty if there is none."""
     for place, message in enumerate(messages):
         name = f"messages[{place}]"
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
@@ -195,11 +195,11 @@ def _call_problem(call: Any) -> str:
 
 
 def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the number of leading elements that two lists have in common."""
+    """Return the length of the common prefix of two lists."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
-    # Slices are compared by C code, so a bisection is faster than a loop.
+    # C code compares slices, so a bisection is faster than a loop.
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

@@ -1,12 +1,12 @@
 """Parses ShareGPT JSON: a list of `{"id": …, "conversations": [{"from": "human", "value": …}, …]}`.
 
-Each human message is one request. The response that follows it in the file gives the request's
-output length (if a tokenizer can count it); the history consists of the server's own responses. A
-system message goes in front of the first request.
+Each human message is one request. The next response in the file defines the request's output length
+(if a tokenizer can count it); the history consists of the server's own responses. A
+system message precedes the first request.
 
 Conversations without a human message are skipped and counted, as are those with speakers other than
-human, gpt and system (or their other names below). Messages before the first human one are dropped,
-and everything from the first empty human message on. Nothing is filtered by length.
+human, gpt and system (or their aliases below). Messages before the first human one are dropped, and
+so is everything from the first empty human message on. Nothing is filtered by length.
 """
 
 import re
@@ -50,8 +50,8 @@ _decoder = msgspec.json.Decoder(_Conversation)
 def parse(
     lines: Lines, source: str, *, limit: int | None = None
 ) -> tuple[list[PromptConversation], int]:
-    """Parse the first `limit` usable conversations. Returns them and the number of skipped ones
-    among them.
+    """Parse the first `limit` usable conversations. Returns them and the number of skipped
+    conversations among them.
 
     Raises DatasetError that names file and line.
     """
@@ -98,8 +98,8 @@ def list_elements(data: Any, source: str) -> Iterator[tuple[int, bytes]]:
     """Yield the elements of a JSON list, one at a time, each with the line on which it begins.
 
     `data` is bytes or a memory map. A file of hundreds of megabytes is checked and split in place,
-    and only the requested elements are decoded. Raises DatasetError if it is not a list, or not
-    valid JSON.
+    and only the requested elements are decoded. Raises DatasetError unless it is a valid JSON
+    list.
     """
     if data[:3] == b"\xef\xbb\xbf":
         data = data[3:]
@@ -121,7 +121,7 @@ def list_elements(data: Any, source: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _position(error: Exception, size: int) -> int:
-    """Return the byte position of a decoder's error: the stated one, or the end, or else the
+    """Return the byte position of a decoder's error: the stated one, or the end, or otherwise the
     beginning."""
     stated = _BYTE.search(str(error))
     if stated is not None:

@@ -1,4 +1,4 @@
-"""A trace that is too large to hold: its requests are made in blocks, when they are asked for."""
+"""A trace that does not fit into memory: its requests are made in blocks, on demand."""
 
 from collections.abc import Callable
 
@@ -22,13 +22,13 @@ from aiperf_svc.protocol.messages.dataset import Conversation
 from aiperf_svc.protocol.messages.reports import DatasetReport
 
 BLOCK_BYTES = 2**18
-"""Size of a block, roughly. A worker decodes a block at once, and sends nothing meanwhile."""
+"""Approximate size of a block. A worker sends nothing while it decodes a block."""
 BLOCK_ENTRIES = 64
 
 
 class StreamedDataset:
-    """All entries of a run, made block by block. The last `warmup_entries` are only for the
-    warmup."""
+    """All entries of a run, made block by block. Only the warmup uses the last
+    `warmup_entries`."""
 
     streams = b""
 
@@ -41,7 +41,7 @@ class StreamedDataset:
         *,
         close: Callable[[], None],
     ) -> None:
-        """`close` is called when no more blocks are made. Raises DatasetError if there is no
+        """`close` is called when no more blocks are needed. Raises DatasetError if there is no
         entry."""
         self.close = close
         self._config = config
@@ -81,12 +81,12 @@ class StreamedDataset:
         return made.conversations
 
     def _report(self, source: Source) -> DatasetReport:
-        """Describe the dataset without its requests: their bytes and checksum are unknown."""
+        """Describe the dataset without its requests, so bytes and checksum are unknown."""
         turns = self._prompts.turns_of(self._order)
         inputs, outputs = self._prompts.input_tokens[turns], self._prompts.output_tokens[turns]
         if self._lengths is not None:
             outputs = np.where(outputs < 0, self._lengths, outputs)
-        # Those of the trace are without the chat template.
+        # The trace's counts exclude the chat template.
         is_templated = self._config.tokenizer.apply_chat_template
         is_counted = self._counter is not None and not is_templated
         return DatasetReport(
@@ -108,7 +108,7 @@ class StreamedDataset:
 
 
 def starts_of(sizes: Lengths) -> NDArray[np.uint32]:
-    """Return the first entry of each block. An entry over `BLOCK_BYTES` is a block of its own."""
+    """Return the first entry of each block. An entry above `BLOCK_BYTES` is a separate block."""
     ends = np.cumsum(sizes)
     starts, first = [], 0
     while first < len(sizes):

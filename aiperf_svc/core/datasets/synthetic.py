@@ -1,21 +1,21 @@
-"""Generates synthetic prompts of a given number of tokens, made of common words.
+"""Generates synthetic prompts of common words with a given number of tokens.
 
 With a tokenizer the count is exact. Words are chosen by their number of tokens after a space, which
 adds up in every tokenizer that keeps words apart, and the finished texts are encoded again. A text
-with another count is repaired by words, letters and punctuation at its end until the count is right
-(`repaired`). A byte-level BPE has one token for a common word, so its prompts have about as many
-words as tokens. Without a tokenizer a word counts as a token.
+with another count is repaired with words, letters and punctuation at its end until the count is
+right (`repaired`). A byte-level BPE has one token for a common word, so its prompts have about as
+many words as tokens. Without a tokenizer a word counts as one token.
 
-If prompts began alike, a server's prefix cache would make responses faster than the load asks for.
-So the first words are not drawn but follow from the index: entry `i` begins with word `i` of a
-shuffled list. When the list has been used up, the second word distinguishes entries, then the
+If prompts had a common beginning, a server's prefix cache would make responses faster than the load
+intends. So the first words are not drawn but depend on the index: entry `i` begins with word `i` of
+a shuffled list. Once the list is exhausted, the second word distinguishes entries, then the
 third. Prompts of one or two tokens cannot all differ; the dataset's summary reports how many do.
 
-Shared tokens go before the prompts: a system prompt that all have, and prefixes that groups of
-requests have (`with_prefixes`). A prefix ends with a word, and the prompt's own text begins with a
+Shared tokens precede the prompts: a system prompt common to all, and prefixes common to groups of
+requests (`with_prefixes`). A prefix ends with a word, and the prompt's own text begins with a
 space and a word, which tokenizers keep apart. So the shared tokens are the same in all prompts of a
-group. The end of a prompt is repaired where its first words have another number of tokens than at
-the start of a text.
+group. The end of a prompt is repaired if its first words have another number of tokens than at the
+start of a text.
 """
 
 import math
@@ -42,19 +42,19 @@ from aiperf_svc.domain.errors import DatasetError
 
 DEFAULT_ENTRIES = 1000
 MAX_INPUT_TOKENS = 10_000_000
-"""Largest allowed length. It is over any model's context, so a larger value is a mistake."""
+"""Maximum length. It exceeds any model's context, so a larger value is a mistake."""
 
 MAX_PASSAGES = 10_000
-"""Largest allowed number of passages of a request."""
+"""Maximum number of passages of a request."""
 MAX_TURNS = 1_000
-"""Largest allowed number of turns of a conversation."""
+"""Maximum number of turns of a conversation."""
 
 _COUNTED_WORDS = 3
-"""Number of words at the start of an entry that follow from its index. They distinguish 1,000³
+"""Number of words at the start of an entry that depend on its index. They distinguish 1,000³
 entries."""
 _MAX_REPAIRS = 256
 _ENDINGS = (*(" " + word for word in WORDS[::25]), *"aeiostnr.,;:!?-0123456789")
-"""Endings that repair a text: words, letters and punctuation have different numbers of tokens."""
+"""Endings that repair a text: words, letters and punctuation differ in their numbers of tokens."""
 
 Int64s = NDArray[np.int64]
 
@@ -118,7 +118,7 @@ def draw_lengths(length: Length, count: int, rng: np.random.Generator) -> NDArra
 
 
 def _lengths(dataset: Dataset, count: int, seed: int) -> tuple[Int64s, list[int | None]]:
-    """Return the tokens of each text, and the output lengths that a mixture gives them."""
+    """Return the tokens of each text, and its output length if a mixture defines one."""
     if not dataset.mix:
         rng = generator(seed, Purpose.INPUT_LENGTHS)
         return draw_lengths(dataset.input_tokens, count, rng), [None] * count
@@ -129,7 +129,7 @@ def _lengths(dataset: Dataset, count: int, seed: int) -> tuple[Int64s, list[int 
     inputs = np.empty(count, dtype=np.int64)
     outputs: list[int | None] = [None] * count
     for number, shape in enumerate(dataset.mix):
-        # Each kind has lengths for all places, so that its own do not depend on the others.
+        # Each kind has lengths for all positions, so its lengths do not depend on other kinds.
         places = np.flatnonzero(chosen == number)
         rng = generator(seed, Purpose.INPUT_LENGTHS, number)
         inputs[places] = draw_lengths(shape.input_tokens, count, rng)[places]
@@ -152,8 +152,8 @@ def with_passages(
     seed: int,
     counter: TokenCounter | None,
 ) -> list[PromptConversation]:
-    """Return entries whose texts are queries with passages to rank. The first ones do not depend on
-    the number of entries. Raises DatasetError as `generate` does."""
+    """Return entries whose texts are queries, with passages to rank. The first ones do not depend
+    on the number of entries. Raises DatasetError like `generate`."""
     numbers = draw_lengths(
         passages.number, len(entries), generator(seed, Purpose.NUMBERS_OF_PASSAGES)
     )
@@ -188,7 +188,7 @@ def with_prefixes(
     takes_messages: bool,
 ) -> list[PromptConversation]:
     """Return entries whose first turn begins with the shared tokens. With `takes_messages` the
-    system prompt is a message of its own, otherwise the beginning of the text.
+    system prompt is a separate message, otherwise the beginning of the text.
 
     The first entries do not depend on their number. Raises DatasetError if the tokenizer cannot
     make a text of a requested length.
@@ -225,7 +225,7 @@ def with_prefixes(
 def _contexts(
     prefix: Prefix, count: int, seed: int, counter: TokenCounter | None
 ) -> list[list[str]]:
-    """Return the text that only one entry begins with, of each entry."""
+    """Return for each entry the text that only this entry begins with."""
     if not prefix.context_tokens:
         return [[]] * count
     lengths = np.full(count, prefix.context_tokens, dtype=np.int64)
@@ -234,7 +234,7 @@ def _contexts(
 
 
 def _groups(number: int, count: int, seed: int) -> list[int]:
-    """Return the group of each entry: all groups in a new random order, again and again."""
+    """Return the group of each entry: all groups in a new random order, repeatedly."""
     if not number:
         return [0] * count
     rng = generator(seed, Purpose.GROUPS)
@@ -245,8 +245,8 @@ def _groups(number: int, count: int, seed: int) -> list[int]:
 def exact_texts(
     targets: Int64s, key: str, rng: np.random.Generator, counter: TokenCounter | None
 ) -> list[str]:
-    """Return one text for each target, of exactly so many tokens of the tokenizer; `key` is what
-    decided the targets."""
+    """Return one text per target, with exactly that many tokens. `key` is the config key of the
+    targets."""
     if targets.size and int(targets.max()) > MAX_INPUT_TOKENS:
         raise DatasetError(
             f"{key}: a prompt of {int(targets.max()):,} tokens; "
@@ -263,8 +263,8 @@ def exact_texts(
 
 
 def _texts(targets: Int64s, rng: np.random.Generator, counter: TokenCounter | None) -> list[str]:
-    """Return one text for each target. It has the right length if words have the same number of
-    tokens everywhere."""
+    """Return one text per target. Its length is right if words have the same number of tokens
+    everywhere."""
     costs, first_costs = word_costs(counter)
     words = np.array(WORDS, dtype=object)
     cheap = np.flatnonzero(costs == costs.min())
@@ -297,11 +297,11 @@ def word_costs(counter: TokenCounter | None) -> tuple[Int64s, Int64s]:
 
 
 def _beginnings(shuffles: list[Int64s]) -> Callable[[int], list[int]]:
-    """Return a function from entry to its first words, as places in the word list: a different row
-    for each entry.
+    """Return a function from entry to its first words, as indexes into the word list: a different
+    row for each entry.
 
-    The row holds the digits of the index in base `len(WORDS)`. Each digit is shifted by the one
-    before it; otherwise the second word would be the same for all of the first 1,000 entries.
+    The row contains the digits of the index in base `len(WORDS)`. Each digit is shifted by the
+    previous one; otherwise the second word would be the same for all of the first 1,000 entries.
     """
     size = len(WORDS)
 
@@ -317,11 +317,11 @@ def _beginnings(shuffles: list[Int64s]) -> Callable[[int], list[int]]:
 
 
 def repaired(text: str, target: int, counter: TokenCounter) -> str:
-    """Return `text` with another end, so that it has `target` tokens.
+    """Return `text` with a changed end, so that it has `target` tokens.
 
-    Each round cuts the last word (or letter) of a text that is too long, or appends to one that is
-    too short the ending with most of the missing tokens. An ending's tokens are measured with the
-    last words only; the whole text is counted after every round.
+    Each round cuts the last word (or letter) of a text that is too long, or appends to a short text
+    the ending with most of the missing tokens. An ending is counted after the last words only; the
+    whole text is counted after every round.
     """
     have = counter.count(text)
     for _ in range(_MAX_REPAIRS):

@@ -1,10 +1,10 @@
-"""Counts prompts as the model gets them, inside the chat template, and makes synthetic ones so long
-that they have the requested tokens there.
+"""Counts prompts inside the chat template, as the model receives them, and gives synthetic prompts
+the requested length there.
 
-The template's own tokens (roles, special tokens, tools, the beginning of the response) are a part
-of the count. Of a later turn, it is what the turn adds to a conversation before it, whose own
-tokens are not counted, unless its prompt is complete: many templates leave out the reasoning of
-earlier responses, so these have other tokens there than they had as output. Pictures and sounds
+The template's own tokens (roles, special tokens, tools, the beginning of the response) are part of
+the count. A later turn counts what it adds to the conversation before it, whose own tokens are not
+counted, unless its prompt is complete. The reason is that many templates omit the reasoning of
+earlier responses, so their tokens there differ from those of the output. Pictures and sounds
 have no tokens here.
 """
 
@@ -31,7 +31,7 @@ def templated_tokens(
     counter: TokenCounter,
     extra_inputs: Mapping[str, Any] = {},
 ) -> list[int]:
-    """Return the tokens of each turn, in order. `extra_inputs` are in each request."""
+    """Return the tokens of each turn, in order. Each request contains `extra_inputs`."""
     inside = _InTemplate(counter, extra_inputs)
     turns = [
         (turn.prompt, turn.is_whole or turn is entry.turns[0])
@@ -53,7 +53,7 @@ def fitted(
     counter: TokenCounter,
     extra_inputs: Mapping[str, Any] = {},
 ) -> list[PromptConversation]:
-    """Return synthetic entries whose turns have their `input_tokens` inside the template. Raises
+    """Return synthetic entries whose turns have `input_tokens` tokens inside the template. Raises
     DatasetError for a length that the template alone exceeds."""
     inside = _InTemplate(counter, extra_inputs)
     return [
@@ -72,7 +72,7 @@ def _fitted(turn: PromptTurn, inside: "_InTemplate", *, is_first: bool) -> Promp
     want, (text,) = turn.input_tokens, turn.prompt.texts
     over = measure.count(text) - want
     if over > 0:
-        # Nearly all words are one token, and what is left of the difference is repaired.
+        # Nearly all words are one token, and the remaining difference is repaired.
         text = " ".join(text.split(" ")[:-over]) if over < text.count(" ") else ""
     if not text and (alone := measure.count("")) >= want:
         raise DatasetError(
@@ -85,7 +85,7 @@ def _fitted(turn: PromptTurn, inside: "_InTemplate", *, is_first: bool) -> Promp
 
 
 class _InTemplate:
-    """The chat template of a tokenizer, with what is in each request of a run."""
+    """The chat template of a tokenizer, with the parts common to all requests of a run."""
 
     def __init__(self, counter: TokenCounter, extra_inputs: Mapping[str, Any]) -> None:
         assert counter.template is not None, "a config that asks for a template loads one"
@@ -94,13 +94,13 @@ class _InTemplate:
 
     @cached_property
     def before(self) -> int:
-        """Tokens of a later turn's text that are of the conversation before it."""
+        """Tokens of a later turn's text that belong to the conversation before it."""
         _, variables = _settings(self._extra_inputs)
         earlier = self._template(_EARLIER, add_generation_prompt=False, variables=variables)
         return self.counter.count(_from_response(earlier))
 
     def rendered(self, prompt: Prompt, *, is_first: bool) -> str:
-        """Return a prompt as the model gets it; of a later turn, from the response before it."""
+        """Return a prompt as the model receives it; for later turns, from the previous response."""
         messages = [_plain(message) for message in _messages(prompt)]
         tools, variables = _settings({**prompt.body_members, **self._extra_inputs})
         if is_first:
@@ -110,7 +110,7 @@ class _InTemplate:
 
 
 class _OfPrompt:
-    """A token counter of the one text of a prompt, inside the template."""
+    """Counts tokens of a prompt's only text inside the template."""
 
     def __init__(self, inside: _InTemplate, prompt: Prompt, *, is_first: bool) -> None:
         self._inside, self._counter = inside, inside.counter
@@ -125,7 +125,7 @@ class _OfPrompt:
         return self._counter.count(rendered) - self._before
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text alone, which is what the repair compares."""
+        """Return the tokens of each text alone, for comparisons during the repair."""
         return self._counter.count_batch(texts)
 
     def encode(self, text: str) -> list[int]:
@@ -137,15 +137,15 @@ class _OfPrompt:
 
 
 def _from_response(rendered: str) -> str:
-    """Return the text from the earlier response on. What is before it differs: some templates show
-    the reasoning of the last response only, be it empty."""
+    """Return the text from the earlier response on. The part before it varies: some templates only
+    show the reasoning of the last response, even if empty."""
     return rendered[max(0, rendered.find(_RESPONSE)) :]
 
 
 def _settings(members: Mapping[str, Any]) -> tuple[Sequence[Any] | None, Mapping[str, Any]]:
-    """Return the tools and the variables that a request's body has for the template."""
+    """Return the tools and the template variables in a request's body."""
     tools, variables = members.get("tools"), members.get("chat_template_kwargs")
-    # Those of other APIs have a form of their own, which templates do not know.
+    # Tools of other APIs have other forms, which templates do not support.
     is_known = isinstance(tools, list) and all(map(is_chat_tool, tools))
     return tools if tools and is_known else None, variables if variables else {}
 
@@ -163,8 +163,8 @@ def _messages(prompt: Prompt) -> list[Mapping[str, Any]]:
 
 
 def _plain(message: Any) -> Json:
-    """Return a message with its texts in one and the arguments of its calls as objects, as vLLM and
-    SGLang give it to templates."""
+    """Return a message with its texts joined and the arguments of its calls as objects, the form in
+    which vLLM and SGLang pass it to templates."""
     plain: Json = dict(message)
     content = plain.get("content") or ""
     if isinstance(content, list):

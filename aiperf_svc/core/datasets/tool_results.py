@@ -1,8 +1,8 @@
-"""Makes the results of tools that a dataset has no text for: words from the seed, of a length that
-the file states or that is drawn. Delays are drawn where the file states none.
+"""Generates missing results of tools in a dataset: words from the seed, with the length from the
+file or a drawn one. Missing delays are drawn.
 
-Where a synthetic request offers tools, the server decides whether it calls some. So each later turn
-of a conversation has one spare result, which stands for all calls.
+If a synthetic request offers tools, the server decides whether to call any. So each later turn of a
+conversation has one spare result, which is used for all calls.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def _needs_delay(turn: PromptTurn) -> bool:
 
 
 def _wanted(turn: PromptTurn, *, is_offered: bool) -> list[int]:
-    """Return the stated lengths of the texts to make, 0 if one is to be drawn."""
+    """Return the stated lengths of the texts to generate, 0 for a drawn length."""
     contents = [message.get("content") for message in turn.prompt.messages]
     found = [each.tokens for each in contents if isinstance(each, Unwritten)]
     return [*found, 0] if is_offered and not _has_results(turn) else found

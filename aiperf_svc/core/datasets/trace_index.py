@@ -1,7 +1,7 @@
-"""What is held of a trace: where its rows are, when they are due, and how long they are.
+"""The index of a trace: positions, due times and lengths of its rows.
 
-A trace may have millions of rows, so a row is 32 bytes in columns, and its line is read again when
-its prompt is made. The rows of one session are the turns of one entry.
+A trace may have millions of rows, so a row takes 32 bytes in columns, and its line is read again
+when its prompt is made. The rows of one session are the turns of one entry.
 """
 
 from array import array
@@ -21,11 +21,11 @@ Int32s = NDArray[np.int32]
 
 
 MOST_ROWS = 10_000_000
-"""Most rows that are held, in about 1 GiB. Reading them takes a minute."""
+"""Maximum rows in the index, which then takes about 1 GiB. Reading them takes a minute."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Where a row is in its file."""
+    """Position of a row in its file."""
 
     number: int
     position: int
@@ -34,12 +34,12 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class TraceIndex(msgspec.Struct, frozen=True):
-    """The rows that can be sent, as columns, in the order of their entries."""
+    """The usable rows, as columns, in the order of their entries."""
 
     times_s: NDArray[np.float64]
     """Time of each row; NaN if it has none."""
     inputs: Int32s
-    """Tokens of its prompt; -1: the trace holds the prompt."""
+    """Tokens of its prompt; -1: the trace contains the prompt."""
     outputs: Int32s
     """Tokens of its response; -1: unknown."""
     numbers: Int32s
@@ -48,10 +48,10 @@ class TraceIndex(msgspec.Struct, frozen=True):
     sizes: Int32s
     """Bytes of its line."""
     firsts: Int64s
-    """First row of each entry, and at the end the number of rows."""
+    """First row of each entry, and the number of rows at the end."""
     left_out: int
-    """Number of rows without input or output tokens, or with longer prompts than the config
-    allows."""
+    """Number of rows without input or output tokens, or whose prompts exceed the config's
+    limit."""
 
     @property
     def entry_count(self) -> int:
@@ -66,16 +66,16 @@ class TraceIndex(msgspec.Struct, frozen=True):
 def in_schedule(
     rows: Iterable[TraceRow], load: Load, units_per_second: float
 ) -> Iterator[TraceRow]:
-    """Yield the rows that a fixed schedule has, with times: those between its offsets. Reading ends
-    with the first row after the end. A row without a time is left out if no row of its session
-    before it is sent. Raises DatasetError for a row without a time that does not continue a
+    """Yield the rows of a fixed schedule, with times: those between its offsets. Reading stops at
+    the first row after the end. A row without a time is skipped if no earlier row of its session is
+    sent. Raises DatasetError for a row without a time that does not continue a
     session."""
     start_s = (load.fixed_schedule_start_offset or 0) / 1e9
     end = load.fixed_schedule_end_offset
     end_s = float("inf") if end is None else end / 1e9
     known: set[str] = set()
     begun: set[str] = set()
-    """Sessions of which a row is sent."""
+    """Sessions with a sent row."""
     for row in rows:
         if row.timestamp is None and row.session not in begun:
             if row.session not in known:
@@ -99,8 +99,8 @@ def in_schedule(
 def index_rows(
     rows: Iterable[tuple[Line, TraceRow]], *, units_per_second: float, limit: int | None = None
 ) -> TraceIndex:
-    """Return the index of checked rows up to `limit` entries. Without sessions, reading ends at the
-    limit.
+    """Return the index of checked rows up to `limit` entries. Without sessions, reading stops at
+    the limit.
 
     Raises DatasetError that names file and line.
     """
@@ -129,7 +129,7 @@ def index_rows(
 
 
 def too_many_rows(place: str, number: str) -> DatasetError:
-    """Return the error of a trace whose rows are too many to be held."""
+    """Return the error for a trace with too many rows for the index."""
     return DatasetError(
         f"{place}: {number} rows, and at most {MOST_ROWS:,} are held; say how many are read: "
         "dataset.entries (--num-prompts), or load.fixed_schedule_end_offset"
@@ -137,7 +137,7 @@ def too_many_rows(place: str, number: str) -> DatasetError:
 
 
 class _Session:
-    """A session of which rows have come."""
+    """A session with at least one row."""
 
     def __init__(self, entry: int, row: TraceRow) -> None:
         self.entry = entry
@@ -145,7 +145,7 @@ class _Session:
         self._is_whole = is_whole(row)
 
     def take(self, row: TraceRow) -> None:
-        """Count a further turn. Raises DatasetError if it cannot be one."""
+        """Count a further turn. Raises DatasetError if it is not valid."""
         if is_whole(row) != self._is_whole:
             raise DatasetError(
                 f"{row.place}: session {row.session!r} has complete `messages` or a `payload` in "
@@ -159,7 +159,7 @@ class _Session:
 
 
 def is_whole(row: TraceRow) -> bool:
-    """Return whether a row holds a whole request, with its history, and not only the new turn."""
+    """Return whether a row has a whole request with its history, not only the new turn."""
     return row.written is not None and not row.written.texts
 
 

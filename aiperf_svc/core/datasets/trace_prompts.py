@@ -1,4 +1,4 @@
-"""Makes the prompts of a trace's entries when they are asked for, from the lines of their rows."""
+"""Makes the prompts of a trace's entries on demand, from the lines of their rows."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -16,19 +16,19 @@ from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.load.fixed_schedule import due_times
 
 _TOKEN_BYTES = 6
-"""Bytes of a word of a made prompt, roughly."""
+"""Approximate bytes of a word in a generated prompt."""
 _BODY_BYTES = 200
-"""Bytes of a request beside its prompt, roughly."""
+"""Approximate bytes of a request besides its prompt."""
 
 ReadRows = Callable[[Sequence[Line]], list[TraceRow]]
 Int64s = NDArray[np.int64]
 
 
 class TracePrompts:
-    """The entries of a trace, and after them those that only a warmup sends.
+    """The entries of a trace, followed by those that only the warmup sends.
 
     A replay sends each row once, and its warmup must not put the prefixes of rows into a cache. So
-    the warmup has prompts of its own: the lengths of the first rows, and other words.
+    the warmup has its own prompts: the lengths of the first rows, with other words.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class TracePrompts:
         *,
         warmup_entries: int,
     ) -> None:
-        """`read` reads rows again; `warmup_entries` come in addition to the trace's."""
+        """`read` reads rows again; `warmup_entries` are added to the trace's."""
         load = config.load
         self._index = index
         self._read = read
@@ -48,16 +48,16 @@ class TracePrompts:
         self._speedup = load.replay_speedup
         self._due_ns = None
         if load.fixed_schedule:
-            # A later turn may have no time, and is then due after its delay.
+            # A later turn without a time is due after its delay.
             self._due_ns = due_times(np.nan_to_num(index.times_s), load)
         self._row_count = len(index.inputs)
         first_rows = index.firsts[:warmup_entries]
         inputs = index.inputs[first_rows]
         inputs = np.where(inputs < 0, max(1, round(config.dataset.input_tokens.mean)), inputs)
         self.input_tokens = np.append(index.inputs, inputs).astype(np.int32)
-        """Tokens of each turn's prompt; -1: the trace holds it."""
+        """Tokens of each turn's prompt; -1: the trace contains the prompt."""
         self.output_tokens = np.append(index.outputs, index.outputs[first_rows]).astype(np.int32)
-        """Tokens of each turn's response; -1: the trace does not say."""
+        """Tokens of each turn's response; -1: unknown."""
         self._firsts = np.append(
             index.firsts, np.arange(self._row_count + 1, self._row_count + warmup_entries + 1)
         )
@@ -70,14 +70,14 @@ class TracePrompts:
         return np.diff(self._firsts)
 
     def turns_of(self, numbers: Int64s) -> Int64s:
-        """Return the places of the turns of these entries, in order."""
+        """Return the positions of the turns of these entries, in order."""
         counts = self.turn_counts[numbers]
         ends = np.cumsum(counts)
         return np.repeat(self._firsts[:-1][numbers] - ends + counts, counts) + np.arange(ends[-1])
 
     @property
     def expected_bytes(self) -> Int64s:
-        """Size of the requests of each entry, roughly."""
+        """Approximate size of each entry's requests."""
         sizes = np.zeros(len(self.input_tokens), dtype=np.int64)
         sizes[: self._row_count] = self._index.sizes
         made = self.input_tokens.astype(np.int64) * _TOKEN_BYTES
@@ -86,14 +86,14 @@ class TracePrompts:
 
     @property
     def due_ns(self) -> bytes:
-        """When each entry of the trace is due, int64 little-endian; empty if it is not
+        """Due time of each entry of the trace, int64 little-endian; empty if it is not
         replayed."""
         if self._due_ns is None:
             return b""
         return self._due_ns[self._index.firsts[:-1]].astype("<i8").tobytes()
 
     def entries(self, numbers: Sequence[int]) -> list[PromptConversation]:
-        """Return the entries of these numbers. Raises DatasetError if the tokenizer cannot make a
+        """Return the entries with these numbers. Raises DatasetError if the tokenizer cannot make a
         text of a length."""
         spans = [range(self._firsts[number], self._firsts[number + 1]) for number in numbers]
         places = [place for span in spans for place in span]
@@ -162,8 +162,8 @@ class TracePrompts:
         return turns
 
     def _earliest_ns(self, place: int, row: TraceRow, first: int) -> int:
-        """Return when a later turn of a replay may be sent, from the due time of the first one: at
-        its own time, unless the row has a delay instead."""
+        """Return the earliest send time of a later turn in a replay, relative to the due time of
+        the first turn: its own time, unless the row has a delay instead."""
         is_timed = place != first and row.timestamp is not None and row.delay_ns is None
         if self._due_ns is None or not is_timed:
             return 0

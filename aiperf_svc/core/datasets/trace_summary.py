@@ -1,7 +1,7 @@
-"""Describes a trace: its rate, its lengths, and how much of its prompts a prefix cache could hold.
+"""Describes a trace: its rate, its lengths, and the share of its prompts that a cache could hold.
 
-Rows are taken in one after the other and not kept. What stays is the lengths of each request, for
-exact percentiles, and a number for each distinct prefix.
+Rows are processed one by one and not kept. Only the lengths of each request, for exact percentiles,
+and a number for each distinct prefix remain.
 """
 
 import math
@@ -15,7 +15,7 @@ from aiperf_svc.core.datasets.traces import TraceRow, has_tokens
 from aiperf_svc.core.stats.percentiles import quantile
 
 _PARTS = 128
-"""Parts of the time, at most, for which arrivals are counted."""
+"""Maximum intervals in which arrivals are counted."""
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Arrivals(msgspec.Struct, frozen=True):
 
 
 class TraceSummary(msgspec.Struct, kw_only=True):
-    """The description of a trace; what its rows do not tell is None."""
+    """The description of a trace. A value that its rows do not determine is None."""
 
     requests: int
     left_out: int
@@ -53,7 +53,7 @@ class TraceSummary(msgspec.Struct, kw_only=True):
     blocks: int | None = None
     distinct_blocks: int | None = None
     prefix_reuse: float | None = None
-    """Share of the input tokens whose whole prefix came before."""
+    """Share of the input tokens whose whole prefix occurred before."""
 
 
 def summarise_trace(
@@ -86,7 +86,7 @@ def summarise_trace(
 
 
 class _Times:
-    """The arrivals, which are in order."""
+    """The arrivals, in order."""
 
     def __init__(self, units_per_second: float) -> None:
         self._unit = units_per_second
@@ -126,7 +126,7 @@ class _Times:
 
 
 class _Parts:
-    """The arrivals in equal parts of the time, whose length doubles as the trace continues."""
+    """The arrivals in equal intervals, whose length doubles as the trace continues."""
 
     def __init__(self) -> None:
         self._part_s = 0.001
@@ -146,7 +146,7 @@ class _Parts:
 
 
 class _Prefixes:
-    """The prefixes that came before. A prefix is known by a hash over the ids of its blocks."""
+    """The prefixes seen so far. A hash over the ids of its blocks identifies a prefix."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size

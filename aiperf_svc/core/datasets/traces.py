@@ -1,9 +1,9 @@
-"""Traces of real services: what a row says about a request.
+"""Traces of real services: the content of a row.
 
 A reader of one format is one module with `rows(lines, source)`. All rows are read once, in order,
-and checked. `trace_index` keeps where they are, `trace_prompts` makes requests of them: most rows
-tell lengths, not texts, so that prompts are made of words (`block_texts`). The times are used by a
-fixed schedule only; any other load sends the requests in the order of the rows.
+and checked. `trace_index` records their positions, and `trace_prompts` turns them into requests.
+Most rows have lengths instead of texts, so their prompts are words (`block_texts`). Only a fixed
+schedule uses the times; any other load sends the requests in the order of the rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,12 +21,12 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: float | None = None
     """Time of arrival in the unit of the format."""
     input_length: int = 0
-    """Tokens of the prompt, unless `written` holds it."""
+    """Tokens of the prompt, unless `written` contains it."""
     output_length: int | None = None
     hash_ids: tuple[int, ...] = ()
     """Names of the blocks of the prompt, from its start."""
     session: str | None = None
-    """Rows of one session are the turns of one conversation."""
+    """Rows of the same session are the turns of one conversation."""
     delay_ns: int | None = None
     """Pause after the end of the previous response of the session."""
     written: Prompt | None = None
@@ -34,12 +34,12 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_tokens(row: TraceRow) -> bool:
-    """Return whether a row is a request that can be sent: it has input, and got an output."""
+    """Return whether a row is a usable request: it has input and output tokens."""
     return row.output_length != 0 and (row.written is not None or row.input_length > 0)
 
 
 def checked(rows: Iterable[TraceRow], block_size: int) -> Iterator[TraceRow]:
-    """Yield the rows. Raises DatasetError for times that go back and for impossible lengths."""
+    """Yield the rows. Raises DatasetError for decreasing times and for impossible lengths."""
     latest = 0.0
     for row in rows:
         if row.timestamp is not None:
@@ -59,7 +59,7 @@ def checked(rows: Iterable[TraceRow], block_size: int) -> Iterator[TraceRow]:
 
 
 def from_first(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
-    """Yield the rows with times from the first row on, for a trace whose times are dates."""
+    """Yield the rows with times relative to the first row, for a trace whose times are dates."""
     first: float | None = None
     for row in rows:
         if row.timestamp is not None:
@@ -71,8 +71,8 @@ def from_first(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
 def limited(
     rows: Iterable[TraceRow], max_input_tokens: int | None, max_output_tokens: int | None
 ) -> Iterator[TraceRow]:
-    """Yield the rows within limits: a prompt that is too long loses its tokens, so that the row is
-    left out, and a response that is too long is cut. A prompt that the trace holds has no stated
+    """Yield the rows within limits. A prompt that is too long loses its tokens, so the row is
+    skipped; a response that is too long is cut. A prompt with text in the trace has no stated
     length and is kept."""
     for row in rows:
         if max_input_tokens is not None and row.input_length > max_input_tokens:

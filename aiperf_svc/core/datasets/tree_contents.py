@@ -1,11 +1,11 @@
-"""Makes the requests of session trees: their bodies in pieces, since the prompts of an agent repeat
-each other. A tree with prompts of 100,000 tokens has each block or message once, and a request is a
-list of their numbers, which the worker joins when it sends it.
+"""Builds the requests of session trees. Their bodies are split into pieces, since the prompts of an
+agent repeat each other. A tree with prompts of 100,000 tokens stores each block or message once,
+and a request is a list of piece numbers, which the worker joins when it sends the request.
 
-A hash id stands for the same tokens everywhere in its tree, exactly a block of them, and for others
-in every other tree. What a prompt has beyond its blocks belongs to the request alone. Blocks are
-words after a space (`block_texts`), which tokenizers keep apart, so that the tokens of a prompt are
-those of its blocks. This is checked: the longest prompt of each stream is encoded again.
+A hash id stands for the same tokens everywhere in its tree, exactly one block of them, and for
+different tokens in every other tree. The rest of a prompt after its blocks belongs to the request
+alone. Blocks are words after a space (`block_texts`), which tokenizers keep apart, so the tokens of
+a prompt are those of its blocks. As a check, the longest prompt of each stream is encoded again.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ from aiperf_svc.protocol.messages.dataset import (
 _PLACE: Final = "aiperf-svc-place-of-the-prompt"
 _MASK: Final = 2**64 - 1
 _OWN: Final = 0x0E57_5EED_7EE5
-"""Separates the words that only one request has from those of hash ids."""
+"""Separates the words of single requests from those of hash ids."""
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class _Pieces:
-    """The pieces of one tree, each once."""
+    """The distinct pieces of one tree."""
 
     def __init__(self) -> None:
         self.all: list[bytes] = []
@@ -74,7 +74,7 @@ class _Pieces:
 
 
 class TreeContents:
-    """Makes the entries of an agent trace."""
+    """Builds the entries of an agent trace."""
 
     def __init__(self, config: BenchmarkConfig, counter: TokenCounter | None) -> None:
         self._config = config
@@ -84,12 +84,12 @@ class TreeContents:
         self._markers = run_markers(config)
         self._frames: dict[tuple[int | None, str], _Frame] = {}
         self._texts: dict[int, BlockTexts] = {}
-        """By block size: a trace may have several."""
+        """By block size, since a trace may have several."""
 
     def entry(self, tree: TracedTree, number: int) -> Conversation:
         """Return the requests of a tree, which is the entry with this number. Raises DatasetError
-        for a prompt that the endpoint cannot carry, or of which the tokenizer makes other tokens
-        than it has."""
+        for a prompt that the endpoint does not support, or whose tokens differ from the recorded
+        number."""
         self._check_live(tree)
         content = _TreeContent(self, tree, number)
         turns = tuple(content.turn(place) for place in range(len(tree.requests)))
@@ -114,21 +114,21 @@ class TreeContents:
                 "deltas_with_responses, or a start of 0"
             )
 
-    # --- for the content of one tree -------------------------------------------------------------
+    # --- used by the content of one tree ---------------------------------------------------------
 
     @property
     def sends_ids(self) -> bool:
         return self._config.endpoint.prompt_token_ids
 
     def inner(self, text: str, *, is_first: bool) -> bytes:
-        """Return the bytes of a text within a prompt: inside a JSON string, or its token ids."""
+        """Return the bytes of a text within a prompt: inside a JSON string, or as token ids."""
         if not self.sends_ids or self.counter is None:
             return _inner(text)
         ids = b",".join(b"%d" % each for each in self.counter.encode(text))
         return ids if is_first else b"," + ids
 
     def marker(self, number: int) -> str:
-        """Return the marker of an entry, or what stands in its place; empty if there is none."""
+        """Return the marker of an entry or its placeholder; empty if it has none."""
         if self._config.dataset.cache_bust is CacheBust.NONE:
             return ""
         if self._markers is not None:
@@ -142,8 +142,8 @@ class TreeContents:
         return self._texts[block_size]
 
     def as_sent(self, request: TreeRequest, marker: str, place: str) -> TreeRequest:
-        """Return a request of messages with its marker, if there is one, and with tools, stop
-        sequences and texts of the system where the API has them. Raises DatasetError."""
+        """Return a request of messages with its marker, if any, and with tools, stop sequences and
+        system texts where the API expects them. Raises DatasetError."""
         api, messages = CONVERSATIONS[self._config.endpoint.type], list(request.messages)
         if marker:
             plain = [each for each in messages if not isinstance(each, ResponseOf)]
@@ -164,13 +164,13 @@ class TreeContents:
         return msgspec.structs.replace(request, messages=tuple(messages), members=members)
 
     def system_of(self, request: TreeRequest) -> str:
-        """Return the texts of the system that are beside the messages of a request."""
+        """Return the system texts that are separate from the messages of a request."""
         key = CONVERSATIONS[self._config.endpoint.type].system_key
         found = request.members.get(key) if key else None
         return found if isinstance(found, str) else ""
 
     def rendered_messages(self, messages: Sequence[Any]) -> bytes:
-        """Return messages of the chat API in the form of the endpoint's, joined by commas. Raises
+        """Convert messages of the chat API to the endpoint's form, joined by commas. Raises
         ValueError."""
         return CONVERSATIONS[self._config.endpoint.type].render_messages(messages)
 
@@ -180,7 +180,7 @@ class TreeContents:
         return encoded_result(message, CONVERSATIONS[self._config.endpoint.type])
 
     def plan(self, request: TreeRequest) -> PlannedRequest:
-        """Return when a request may be sent, by the factor and the limit of the config."""
+        """Return when a request may be sent, with the config's factor and limit applied."""
         plan, dataset = request.plan, self._config.dataset
         delay_ns = round(plan.delay_ns * dataset.delay_factor)
         if dataset.max_delay is not None:
@@ -261,12 +261,12 @@ class _TreeContent:
         """Live responses in prompts, and their numbers."""
         self._blocks: dict[tuple[int, int, bool], int] = {}
         self._chosen: dict[int, NDArray[np.int64]] = {}
-        """Words of each hash id, as places in the word list."""
+        """Words of each hash id, as indexes into the word list."""
         self._whole_texts = self._make_whole_texts()
         self._before: dict[int, tuple[Sequence[int], list[int]]] = {}
-        """Whole blocks of the last prompt of each stream, and their pieces."""
+        """Whole blocks of each stream's last prompt, and their pieces."""
         self._longest: dict[int, int] = {}
-        """Longest prompt of each stream, by the number of its request."""
+        """Longest prompt of each stream, by request number."""
         counter = contents.counter
         self._marker_tokens = 0
         if counter is not None and self._marker:
@@ -281,10 +281,10 @@ class _TreeContent:
             request = contents.as_sent(request, self._marker, where)
         frame = contents.frame(request, output_tokens, self._options, where)
         if request.has_hash_ids:
-            numbers, tokens = self._of_blocks(request, place, frame)
+            numbers, tokens = self._block_body(request, place, frame)
         else:
             try:
-                numbers, tokens = self._of_messages(request, frame)
+                numbers, tokens = self._message_body(request, frame)
             except ValueError as error:
                 raise DatasetError(f"{where}: {error}") from None
         return Turn(
@@ -297,7 +297,7 @@ class _TreeContent:
             plan=contents.plan(request),
         )
 
-    def _of_blocks(self, request: TreeRequest, place: int, frame: _Frame) -> tuple[list[int], int]:
+    def _block_body(self, request: TreeRequest, place: int, frame: _Frame) -> tuple[list[int], int]:
         texts = self._contents.texts(self._tree.block_size)
         before = [self.pieces.number(frame.head)]
         if self._marker:
@@ -311,7 +311,7 @@ class _TreeContent:
         return numbers, request.input_tokens + self._marker_tokens if is_counted else -1
 
     def _block_numbers(self, texts: BlockTexts, request: TreeRequest, place: int) -> list[int]:
-        """Return the numbers of the pieces of a prompt. Most prompts continue the one before in
+        """Return the numbers of the pieces of a prompt. Most prompts continue the previous one in
         their stream."""
         ids, block_size = request.hash_ids, self._tree.block_size
         known, numbers = self._before.get(request.plan.stream, ((), []))
@@ -338,7 +338,7 @@ class _TreeContent:
         return number
 
     def _make_whole_texts(self) -> dict[int, str]:
-        """Return the texts of all hash ids of the tree, as whole blocks behind others."""
+        """Return the texts of all hash ids of the tree, as whole blocks after other blocks."""
         ids = list({each for request in self._tree.requests for each in request.hash_ids})
         if not ids:
             return {}
@@ -353,7 +353,7 @@ class _TreeContent:
         text = texts.piece(chosen, size, is_first=is_first)
         return self.pieces.number(self._contents.inner(text, is_first=is_first))
 
-    def _of_messages(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
+    def _message_body(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
         numbers = [self.pieces.number(frame.head)]
         system = self._contents.system_of(request)
         tokens = self._tokens_of(system) if system else 0
@@ -371,7 +371,7 @@ class _TreeContent:
                 numbers.append(RESPONSE_PIECE + self.live.setdefault(live, len(self.live)))
                 tokens = -1
             elif isinstance(before, ResponseOf) and _is_result(first):
-                pass  # They go with the response, whose ids they get.
+                pass  # They follow the response, whose ids they use.
             elif encoded := self._contents.rendered_messages(run):
                 is_first = len(numbers) == 1
                 numbers.append(self.pieces.number(encoded if is_first else b",%b" % encoded))
@@ -388,8 +388,8 @@ class _TreeContent:
         return self._tokens[text]
 
     def check_tokens(self) -> None:
-        """Encode the longest prompt of each stream again. Raises DatasetError if it has other
-        tokens than its blocks have together."""
+        """Encode the longest prompt of each stream again. Raises DatasetError if its number of
+        tokens differs from the sum of its blocks."""
         counter = self._contents.counter
         if counter is None or not self._longest:
             return
@@ -404,21 +404,21 @@ class _TreeContent:
                 )
 
     def _count(self, place: int, counter: TokenCounter) -> int:
-        """Return the number of tokens of a prompt that is made of blocks, without its marker."""
+        """Return the number of tokens of a prompt of blocks, without its marker."""
         request = self._tree.requests[place]
         texts = self._contents.texts(self._tree.block_size)
         numbers = self._block_numbers(texts, request, place)
         inner = b"".join(self.pieces.all[number] for number in numbers)
         if self._contents.sends_ids:
             return len(msgspec.json.decode(b"[%b]" % inner, type=list[int]))
-        # Of a batch, offsets are not computed.
+        # In a batch, offsets are not computed.
         (count,) = counter.count_batch([msgspec.json.decode(b'"%b"' % inner, type=str)])
         return count
 
 
 def _runs(messages: Sequence[Message]) -> list[list[Message]]:
-    """Return the messages in order: results of tools that follow each other together, any other by
-    itself."""
+    """Return the messages in order, grouped: consecutive results of tools together, any other
+    message alone."""
     runs: list[list[Message]] = []
     for message in messages:
         if runs and _is_result(message) and _is_result(runs[-1][0]):

@@ -1,7 +1,7 @@
-"""An agent trace as a dataset: what is held of its trees, and the entries, made when asked for.
+"""An agent trace as a dataset: the index of its trees, and the entries, made on demand.
 
-A trace of 50,000 requests has gigabytes of prompts and is not held. It is read once, and checked;
-then a tree is read again, and its requests are made, when a worker is about to run it.
+A trace of 50,000 requests has gigabytes of prompts and does not stay in memory. It is read and
+checked once. A tree is read again, and its requests are built, when a worker is about to run it.
 """
 
 from array import array
@@ -26,27 +26,27 @@ _BYTES_PER_REQUEST = 500
 
 
 class TreeIndex:
-    """What is held of the trees of a trace."""
+    """The index of the trees of a trace."""
 
     def __init__(self) -> None:
         self.turns = array("i")
         """Requests of each tree."""
         self.sizes = array("q")
-        """Bytes of the entry of each tree, roughly."""
+        """Approximate bytes of each tree's entry."""
         self.inputs, self.outputs = array("i"), array("i")
         """Recorded tokens of each request; -1: unknown."""
         self.streams = 0
         self.of_requests = array("H")
-        """Of each request the first ones of its stream, of the stream that spawned it and of the
-        root, and the depth of its stream: what ids of streams are made of."""
+        """For each request the first request of its stream, of the stream that spawned it and of
+        the root, and the depth of its stream. Stream ids are built from these."""
         self.left_out = 0
         self.blocks = self.hit_blocks = 0
-        """Blocks of all prompts, and those that a cache without a limit would have had."""
+        """Blocks of all prompts, and those that an unlimited cache would hit."""
 
     @property
     def prefix_cache_hit(self) -> float | None:
-        """The share of its blocks that a prefix cache without a limit has, of each tree by itself;
-        None if the trace has no blocks."""
+        """The share of blocks that an unlimited prefix cache would hit, for each tree alone; None
+        if the trace has no blocks."""
         return self.hit_blocks / self.blocks if self.blocks else None
 
     def add(self, tree: TracedTree) -> None:
@@ -66,7 +66,7 @@ class TreeIndex:
 
 
 def _streams_of_requests(tree: TracedTree) -> Iterator[int]:
-    """Yield four numbers for each request, as `TreeIndex.of_requests` has them."""
+    """Yield the four numbers of `TreeIndex.of_requests` for each request."""
     first: dict[int, int] = {}
     for number, plan in enumerate(tree.plans):
         first.setdefault(plan.stream, number)
@@ -79,11 +79,11 @@ def _streams_of_requests(tree: TracedTree) -> Iterator[int]:
 
 
 def _prefixes(tree: TracedTree) -> tuple[int, int, int]:
-    """Return the distinct prefixes of blocks of a tree, how many blocks of all prompts repeat one
-    of an earlier request, and how many blocks there are.
+    """Return the number of distinct block prefixes of a tree, of blocks that repeat an earlier
+    request's, and of all blocks.
 
-    The prefixes are a trie. Most prompts continue the one before in their stream, so that only
-    what they add is looked up.
+    The prefixes form a trie. Most prompts continue the previous one in their stream, so only their
+    additions are looked up.
     """
     nodes: dict[tuple[int, int], int] = {}
     last: dict[int, tuple[Sequence[int], list[int]]] = {}
@@ -103,14 +103,14 @@ def _prefixes(tree: TracedTree) -> tuple[int, int, int]:
 
 
 def _message_bytes(tree: TracedTree) -> int:
-    """Return the size of the messages of a tree, each once."""
+    """Return the size of the distinct messages of a tree."""
     seen = {id(each): each for request in tree.requests for each in request.messages}
     return sum(len(repr(each)) for each in seen.values())
 
 
 class TreeDataset:
-    """All entries of a run, made block by block. The last `warmup_entries` are only for the
-    warmup."""
+    """All entries of a run, made block by block. Only the warmup uses the last
+    `warmup_entries`."""
 
     due_ns = b""
 
@@ -124,7 +124,7 @@ class TreeDataset:
         read: Callable[[int], TracedTree],
         close: Callable[[], None],
     ) -> None:
-        """`read` returns the tree of an entry; `close` is called when no more are read. Raises
+        """`read` returns the tree of an entry; `close` is called when no more are needed. Raises
         DatasetError if there is no entry."""
         self.close = close
         self._read = read
@@ -142,8 +142,8 @@ class TreeDataset:
         self.report = _report(config, index, source, counter, self.warmup_entries)
 
     def _first_turns(self, config: BenchmarkConfig) -> list[int]:
-        """Return how many requests remain of each user's first tree, which begins inside, as far as
-        a load of so many requests reaches; nothing for any other load."""
+        """Return the remaining requests of each user's first tree, which begins in its middle, up
+        to the load's number of requests; empty for loads without such a number."""
         load, found = config.load, list[int]()
         if load.agentic is None or load.requests is None:
             return found
@@ -183,7 +183,7 @@ def _report(
     counter: TokenCounter | None,
     warmup_entries: int,
 ) -> DatasetReport:
-    """Describe the dataset without its requests: their bytes and checksum are unknown."""
+    """Describe the dataset without its requests, so bytes and checksum are unknown."""
     inputs = np.frombuffer(index.inputs, dtype=np.int32)
     outputs = np.frombuffer(index.outputs, dtype=np.int32)
     return DatasetReport(
@@ -207,7 +207,7 @@ def _report(
 
 
 def check_contents(config: BenchmarkConfig, tree: TracedTree) -> None:
-    """Make the requests of a tree without counting their tokens. Raises DatasetError for a prompt
-    that the endpoint cannot carry."""
+    """Build the requests of a tree without counting their tokens. Raises DatasetError for a prompt
+    that the endpoint does not support."""
     one = msgspec.structs.replace(tree, requests=tree.requests[:1])
     TreeContents(config, None).entry(one, 0)

@@ -1,17 +1,17 @@
-"""Reads agent traces in the format of Weka's KV-cache tester: one JSON object a session.
+"""Reads agent traces in the format of Weka's KV-cache tester: one JSON object per session.
 
     {"id", "models", "block_size", "hash_id_scope": "local", "tool_tokens", "system_tokens",
      "requests": [...]}
 
 A request has `t` (seconds), `type` n or s (streamed), `model`, `in` and `out` (tokens), `hash_ids`,
-`api_time` (seconds until its response had ended), and perhaps `think_time`. An element of type
-`subagent` has `agent_id`, `t` and its own `requests`, whose `t` counts from the session's start,
+`api_time` (seconds until its response had ended), and optionally `think_time`. An element of type
+`subagent` has `agent_id`, `t` and its own `requests`. Their `t` counts from the session's start,
 unless it is before that of the subagent.
 
-A trace may have lost which agent a request is of. Then requests of one list are several streams:
-one that begins with all blocks of a stream's last request, by the same model, continues it; one
-that shares fewer blocks continues it too if no later request comes back to the longer prefix, since
-then the context was shortened. Any other request begins a stream of its own.
+A trace may lack the agent of a request. Then the requests of one list form several streams. A
+request that begins with all blocks of a stream's last request, with the same model, continues that
+stream. One that shares fewer blocks also continues it if no later request returns to the longer
+prefix, since the context was then shortened. Any other request begins a new stream.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ _decoder = msgspec.json.Decoder(_Trace)
 
 
 class _Item(msgspec.Struct):
-    """A request, with the stream that it belongs to."""
+    """A request with its stream."""
 
     request: _Request
     name: str
@@ -76,8 +76,8 @@ class _Item(msgspec.Struct):
 
 
 def read_tree(content: bytes, place: str, *, think_time_only: bool = False) -> TracedTree:
-    """Return the session of a trace. With `think_time_only`, the recorded `think_time` is the pause
-    before a request where it is known. Raises DatasetError that names the place."""
+    """Return the session of a trace. With `think_time_only`, a known recorded `think_time` is the
+    pause before a request. Raises DatasetError that names the position."""
     trace: _Trace = decode_line(content, _decoder, place=place, expected=EXPECTED)
     place = f"{place}: trace {trace.id!r}"
     if trace.hash_id_scope != "local":
@@ -110,7 +110,7 @@ def read_tree(content: bytes, place: str, *, think_time_only: bool = False) -> T
                     plan=plan,
                     hash_ids=item.request.hash_ids,
                     input_tokens=item.request.input,
-                    # A request for no token is refused by servers.
+                    # Servers refuse a request for zero tokens.
                     output_tokens=max(1, item.request.output),
                 )
                 for plan, item in zip(recorded_order(intervals), items, strict=True)
@@ -120,7 +120,7 @@ def read_tree(content: bytes, place: str, *, think_time_only: bool = False) -> T
 
 
 class _Reader:
-    """Collects the requests of a trace, and finds their streams."""
+    """Collects the requests of a trace and finds their streams."""
 
     def __init__(self, trace: _Trace, place: str) -> None:
         self._block_size = trace.block_size
@@ -155,7 +155,7 @@ class _Reader:
         self._split(found, stream)
 
     def _check(self, each: _Request, where: str) -> None:
-        """Raise DatasetError for a request that cannot have been."""
+        """Raise DatasetError for an impossible request."""
         for name in ("t", "api_time", "think_time"):
             value = getattr(each, name)
             if value is not None and (problem := time_problem(name, value)):
@@ -178,8 +178,8 @@ class _Reader:
         return DatasetError(f"{self._place}: {where}: {wrong}")
 
     def _split(self, items: Sequence[_Item], stream: int) -> None:
-        """Take the requests of one list, in the order of their times, into the streams that their
-        hash ids tell."""
+        """Assign the requests of one list, in order of their times, to the streams identified by
+        their hash ids."""
         tails: dict[int, _Item] = {}
         for number, item in enumerate(items):
             if item.request.hash_ids:

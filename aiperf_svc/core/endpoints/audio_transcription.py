@@ -1,9 +1,9 @@
-"""Audio transcription (`/v1/audio/transcriptions`): a sound is uploaded, and its text comes back,
-streamed or not.
+"""Audio transcription (`/v1/audio/transcriptions`): uploads a sound and receives its text, streamed
+or not.
 
 There are two forms of streams: OpenAI's typed events, which end with `transcript.text.done`, and
-vLLM's, which are those of chat completions. The text of a sound without words is empty, so an empty
-response is a good one.
+vLLM's, which equal those of chat completions. A sound without words has an empty text, so an empty
+response is a success.
 """
 
 import base64
@@ -21,7 +21,7 @@ _FORMATS: Final = ("json", "verbose_json", "diarized_json")
 """Values of `response_format` whose responses are JSON."""
 _EXTENSIONS: Final = {"audio/mp3": "mp3", "audio/wav": "wav", "audio/flac": "flac"}
 _MEDIA_TYPES: Final = {"audio/mp3": "audio/mpeg"}
-"""Registered names of the media types that `Media` calls otherwise."""
+"""Registered names of the media types that `Media` names differently."""
 
 
 class _Usage(msgspec.Struct, gc=False):
@@ -48,7 +48,7 @@ _decode_body = msgspec.json.Decoder(_Response).decode
 
 
 def parse_event(data: bytes) -> Delta:
-    """Parse one event of a stream. Types without text, usage or an end give an empty Delta."""
+    """Parse one event of a stream. Types without text, usage or an end yield an empty Delta."""
     event = _decode_event(data)
     if not event.type:
         return chat.parse(data)
@@ -58,7 +58,7 @@ def parse_event(data: bytes) -> Delta:
             raise base.malformed(ValueError("delta is not text"), data)
         delta.content = event.delta
     elif event.type == "transcript.text.done":
-        # Its text is that of all deltas before it.
+        # It repeats the text of all deltas before it.
         _end(delta, event.usage)
     elif event.type == "error":
         delta.error = base.error_instead_of("type", data)
@@ -84,7 +84,7 @@ def _end(delta: Delta, usage: _Usage | None) -> None:
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
-    """Render the form: the sound, and a text beside it as the `prompt` that guides the model."""
+    """Render the form: the sound, and optionally a text as the `prompt` that guides the model."""
     if prompt.messages or prompt.payload is not None:
         raise ValueError("the audio_transcription API uploads a file: give `audio`, its path")
     if len(prompt.media) != 1 or len(prompt.texts) > 1:
@@ -100,7 +100,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
 
 
 def extra_problems(options: config.Endpoint) -> list[str]:
-    """Return the error of a form of responses that is not JSON."""
+    """Return the error for a response format that is not JSON."""
     shape = options.extra_inputs.get("response_format") or _FORMATS[0]
     if shape in _FORMATS:
         return []

@@ -1,7 +1,7 @@
 """The definition of an endpoint: how a prompt becomes a request's body, and how a response's JSON
 becomes a Delta.
 
-An endpoint is a value, not a class: one module holds its functions and one `Endpoint` constant,
+An endpoint is a value, not a class: one module has its functions and one `Endpoint` constant, and
 `registry` lists them. To add one, write such a module, its test, and a line in the registry.
 
 Bodies are rendered once, when the dataset is built. `parse_event` runs once per token of every
@@ -25,8 +25,8 @@ from aiperf_svc.domain.json_objects import Json
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 DONE = b"[DONE]"
-"""Data of the event that ends a stream, behind which some servers write a space. It is not JSON and
-never reaches `parse_event`."""
+"""Data of the event that ends a stream; some servers append a space. It is not JSON and is never
+passed to `parse_event`."""
 
 EVENT_STREAM = ("text/event-stream",)
 JSON = ("application/json",)
@@ -35,39 +35,39 @@ SYSTEM_ROLES = ("system", "developer")
 """Roles of messages of the chat API that instruct the model."""
 
 MAX_CHOICES = 128
-"""Most choices of a response that are distinguished, OpenAI's own limit. Others count as the last
-one."""
+"""Maximum number of choices that are distinguished, which is OpenAI's own limit. Others count as
+the last one."""
 _LARGEST_COUNT = 2**31 - 1
 
 _MESSAGE_LIMIT = 500
-"""Most characters of an error message that are kept: enough to recognise it, small in every
+"""Maximum stored characters of an error message: enough to recognise it, small in every
 record."""
 _READ_LIMIT = 16_384
-"""Bytes of a body that are searched for a message: a page in HTML can begin with long styles."""
+"""Bytes of a body that are searched for a message: an HTML page can begin with long styles."""
 _NO_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
-"""Strings of JSON, which come first so that nothing in them is found, and what is not a number."""
+"""JSON strings, which come first so that nothing inside them matches, and non-JSON numbers."""
 _HALVES = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F])[0-9a-fA-F]{2}"
     rb"|\\.",
     re.DOTALL,
 )
-"""Escapes of JSON: pairs of surrogates come first, so that the group only finds single ones."""
+"""JSON escapes. Surrogate pairs come first, so that the group only matches lone surrogates."""
 _REPLACEMENT = rb"\ufffd"
 _HTML = re.compile(r"<(!doctype\s+html|html)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<(script|style)\b.*?(</\1\s*>|$)|<!--.*?(-->|$)|<[^>]*>?", re.I | re.S)
-"""What a browser does not show: the code of scripts and styles, comments, tags."""
+"""Parts that a browser does not show: scripts, styles, comments, tags."""
 
 
 class MalformedResponse(ValueError):
-    """Raised for invalid UTF-8, invalid JSON, or JSON of another shape than the endpoint's."""
+    """Invalid UTF-8, invalid JSON, or JSON that does not match the endpoint."""
 
 
 UNREADABLE = (MalformedResponse, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the functions of an endpoint raise for such data; `parse_again` makes it the first."""
+"""Errors of an endpoint's functions for such data. `parse_again` converts all to the first."""
 
 
 def parse_odd(parse: Callable[[bytes], "Delta"], data: bytes) -> "Delta":
-    """Parse data that may be harmless without being JSON, see `parse_again`. Raises
+    """Parse data that may be valid without being JSON, see `parse_again`. Raises
     MalformedResponse."""
     try:
         return parse(data)
@@ -76,7 +76,7 @@ def parse_odd(parse: Callable[[bytes], "Delta"], data: bytes) -> "Delta":
 
 
 def parse_again(parse: Callable[[bytes], "Delta"], data: bytes, error: Exception) -> "Delta":
-    """Parse data that `parse` has refused with `error`: as `valid_json`, and as nothing if there is
+    """Parse data for which `parse` raised `error`: as `valid_json`, or as an empty Delta if it is
     only white space. Raises MalformedResponse."""
     if isinstance(error, RecursionError):
         raise MalformedResponse("JSON of too many levels") from None
@@ -89,9 +89,9 @@ def parse_again(parse: Callable[[bytes], "Delta"], data: bytes, error: Exception
 
 
 def valid_json(data: bytes) -> bytes:
-    """Return JSON with null in place of NaN and Infinity, and U+FFFD in place of the escape of half
-    a surrogate pair. Python's `json` writes the numbers, for log probabilities for instance, and
-    the halves where a token ends within an emoji."""
+    """Return JSON with NaN and Infinity replaced by null, and escapes of lone surrogates by U+FFFD.
+    Python's `json` writes such numbers, e.g. for log probabilities, and lone surrogates where a
+    token ends within an emoji."""
     if b"NaN" in data or b"Infinity" in data:
         data = _NO_NUMBERS.sub(_null_or_string, data)
     if b"\\u" in data:
@@ -117,7 +117,7 @@ class Part(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Speculation for one request; -1 where the server does not state a count."""
+    """Speculation for one request; -1: the server does not report a count."""
 
     steps: int = -1
     drafted: int = -1
@@ -126,12 +126,12 @@ class Drafts(NamedTuple):
 
 class Delta(msgspec.Struct, gc=False):
     """Content that one event, or one whole body, adds to a response. Counts are -1 if not
-    stated."""
+    reported."""
 
     content: str = ""
     reasoning: str = ""
     tool_calls: str = ""
-    """Names and arguments of tool calls, concatenated: they are output, but no text for a
+    """Names and arguments of tool calls, concatenated. They are output, but not text for a
     history."""
     prompt_tokens: int = -1
     completion_tokens: int = -1
@@ -139,34 +139,34 @@ class Delta(msgspec.Struct, gc=False):
     cached_tokens: int = -1
     """Prompt tokens that the server read from a cache."""
     cache_write_tokens: int = -1
-    """Prompt tokens that it wrote to one, if it counts them apart."""
+    """Prompt tokens that it wrote to a cache, if counted separately."""
     drafts: Drafts | None = None
-    """What the server states about its speculation for this request."""
+    """The server's report about its speculation for this request."""
     finish_reason: str = ""
-    """Finish reason as the server names it; of several choices, the one with the highest code."""
+    """The server's finish reason; for several choices, the one with the highest code."""
     choice: int = 0
     """Highest index of its choices, at most MAX_CHOICES - 1."""
     finished: int = 0
-    """Choices that end with it: bit `i` for the one with index `i`."""
+    """Choices that this event ends: bit `i` for the choice with index `i`."""
     error: str = ""
-    """Message of an error object inside a response with a good status."""
+    """Message of an error object inside a response with a success status."""
     parts: tuple["Part", ...] = ()
-    """What each of its choices adds, if it has several."""
+    """Additions of each choice, if there are several."""
     items: int = 0
     """Number of embeddings, ranked passages, pictures or pieces of sound received."""
     item_bytes: int = 0
-    """Size of the pieces of sound, as they were sent."""
+    """Size of the pieces of sound as sent."""
     is_blank: bool = False
-    """True for a text of no characters and nothing else. It may stand for a token."""
+    """True for an empty text and nothing else. It may represent a token."""
     names_role: bool = False
-    """True if such a delta has a role, as the one that opens a message."""
+    """True if such a delta has a role, like the first one of a message."""
     is_summary: bool = False
-    """True if `reasoning` is a summary, sent in place of the text of the reasoning tokens."""
+    """True if `reasoning` is a summary instead of the text of the reasoning tokens."""
 
     @property
     def has_output(self) -> bool:
-        """True if this has output, and not only a role, a usage or an end. Such an event counts for
-        the time to first token."""
+        """True if this contains output, not only a role, a usage or an end. Such an event counts
+        for the time to first token."""
         return bool(self.content or self.reasoning or self.tool_calls or self.items)
 
 
@@ -186,7 +186,7 @@ class Media(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """URL of it, with the data inside if they are known."""
+        """Return its URL: a data URL if the content is known."""
         return f"data:{self.type};base64,{self.data}" if self.data else self.reference
 
 
@@ -198,9 +198,9 @@ class Prompt(msgspec.Struct, frozen=True):
     messages: tuple[Mapping[str, Any], ...] = ()
     """Message objects of the chat API, sent unchanged."""
     payload: Mapping[str, Any] | None = None
-    """Whole body, see `finish_body`."""
+    """Complete body, see `finish_body`."""
     passages: tuple[str, ...] = ()
-    """Texts to rank; then `texts` holds the query alone."""
+    """Texts to rank; `texts` then contains only the query."""
     system: str = ""
     """System prompt before `texts`, for APIs with messages."""
     media: tuple[Media, ...] = ()
@@ -210,21 +210,21 @@ class Prompt(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
     """Output tokens, sent as the request's maximum."""
     members: Mapping[str, Any] = {}
-    """Further members of the body beside `texts` or `messages`, with `tools` as in the chat API."""
+    """Additional members of the body beside `texts` or `messages`; `tools` as in the chat API."""
 
     @property
     def body_members(self) -> Mapping[str, Any]:
-        """Members of the body that the dataset has."""
+        """Members of the body that the dataset sets."""
         return self.members if self.payload is None else self.payload
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no content of its own: a turn that only has results of tools."""
+        """Whether it has no content of its own, like a turn that only has tool results."""
         return not (self.texts or self.messages or self.payload or self.media or self.system)
 
     @property
     def is_media_alone(self) -> bool:
-        """Whether it has pictures or sounds, and no text."""
+        """Whether it has pictures or sounds but no text."""
         return bool(self.media and not self.texts)
 
 
@@ -251,39 +251,39 @@ class Endpoint:
     path: str
     """Path after the base URL, unless the config sets another."""
     prompt_key: str
-    """Member of the body that holds the prompt; empty if the config decides."""
+    """Member of the body with the prompt; empty if the config determines it."""
     render: Callable[[Prompt, config.Endpoint], Rendered]
-    """Renders a prompt. Raises ValueError, with the reason, for a prompt that this API does not
+    """Renders a prompt. Raises ValueError with the reason for a prompt that this API does not
     support."""
     parse_event: Callable[[bytes], Delta]
     """Parses the data of one server-sent event. Raises UNREADABLE."""
     parse_body: Callable[[bytes], Delta]
-    """Parses a whole response that is not a stream. Raises UNREADABLE."""
+    """Parses a complete response that is not a stream. Raises UNREADABLE."""
     passages_key: str = ""
-    """Member that holds the texts to rank, if the API ranks."""
+    """Member with the texts to rank, if the API ranks."""
     stream_path: str = ""
-    """Path of requests for streams, if it is another."""
+    """Path for streaming requests, if it differs."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers that this API needs in every request, unless the config sets them."""
+    """Headers that this API requires in every request, unless the config sets them."""
     content_type: str = "application/json"
     """Media type of every request's body."""
     api_key_header: str = "Authorization"
     """Header that carries the API key, unless the config sets another."""
 
     extra_problems: Callable[[config.Endpoint], list[str]] = lambda options: []
-    """Returns the errors in `extra_inputs` that only this API knows."""
+    """Returns this API's own errors about `extra_inputs`."""
     has_end_mark: bool = True
-    """Whether a stream ends with `[DONE]` or a finish reason, without which it was cut off."""
+    """Whether a complete stream ends with `[DONE]` or a finish reason."""
     may_repeat: bool = False
-    """Whether each event of a stream may have the whole text so far instead of what it adds."""
+    """Whether an event of a stream may repeat the whole text so far instead of adding to it."""
 
     def content_types(self, *, streaming: bool) -> tuple[str, ...]:
-        """Return the media types, without parameters, that a good response may have."""
+        """Return the media types, without parameters, of a successful response."""
         return EVENT_STREAM if streaming else JSON
 
 
 Count = float | str | None
-"""A count as servers state it: some write whole numbers as `12.0`, some as `"12"`."""
+"""A count as reported by servers: some write whole numbers as `12.0` or `"12"`."""
 
 
 class CompletionDetails(msgspec.Struct, gc=False):
@@ -300,17 +300,17 @@ class PromptDetails(msgspec.Struct, gc=False):
 
 
 class Usage(msgspec.Struct, gc=False):
-    """The `usage` object, the same in all APIs of OpenAI's form."""
+    """The `usage` object, common to all APIs in OpenAI's form."""
 
     prompt_tokens: Count = None
     completion_tokens: Count = None
     total_tokens: Count = None
     completion_tokens_details: CompletionDetails | None = None
     reasoning_tokens: Count = None
-    """The same as in the details, as SGLang states it; 0 if it does not count them."""
+    """Like the member of the details, in SGLang's form; 0 if it does not count them."""
     prompt_tokens_details: PromptDetails | None = None
     cached_tokens: Count = None
-    """Cached prompt tokens as Moonshot states them, and the next two as DeepSeek does."""
+    """Cached prompt tokens in Moonshot's form; the next two are in DeepSeek's."""
     prompt_cache_hit_tokens: Count = None
     prompt_cache_miss_tokens: Count = None
 
@@ -319,11 +319,11 @@ class Timings(msgspec.Struct, gc=False):
     """The `timings` object of llama.cpp."""
 
     prompt_n: Count = None
-    """Prompt tokens that were computed."""
+    """Prompt tokens that the server computed."""
     cache_n: Count = None
-    """Prompt tokens that were in the cache."""
+    """Prompt tokens that the server found in its cache."""
     draft_n: Count = None
-    """Drafted tokens, and the accepted ones of them."""
+    """Drafted tokens, and how many of them were accepted."""
     draft_n_accepted: Count = None
 
 
@@ -342,19 +342,19 @@ class ServerMetrics(msgspec.Struct, gc=False):
 
 
 class Ending(msgspec.Struct, gc=False):
-    """Members that a response of any API may have besides its output."""
+    """Members of a response, besides its output, that any API may have."""
 
     usage: Usage | None = None
     timings: Any = None
-    """`Timings` of llama.cpp. No API defines it and the next one, so servers may have others under
-    these names."""
+    """`Timings` of llama.cpp. No API defines this member and the next one, so servers may use the
+    names for other purposes."""
     metrics: Any = None
     """`ServerMetrics` of vLLM."""
     error: Any = None
 
 
 def add_usage_and_error(delta: Delta, ending: Ending) -> None:
-    """Write the stated counts, and the message of an error, into `delta`."""
+    """Write the reported counts and the message of an error into `delta`."""
     usage = ending.usage
     if usage is not None:
         delta.prompt_tokens = count_of(usage.prompt_tokens)
@@ -382,7 +382,7 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
 
 
 def _in_form(form: type[Shape], stated: Any) -> Shape | None:
-    """Return a member in this form; None if it has another one."""
+    """Return a member in this form; None if it has a different form."""
     try:
         return msgspec.convert(stated, form)
     except msgspec.ValidationError:
@@ -390,8 +390,8 @@ def _in_form(form: type[Shape], stated: Any) -> Shape | None:
 
 
 def arguments_text(stated: Any) -> str:
-    """Return the arguments of a tool call, JSON in a text. TGI and a build of llama.cpp write the
-    JSON itself."""
+    """Return the arguments of a tool call: JSON as text. TGI and a build of llama.cpp send the JSON
+    itself."""
     if isinstance(stated, str):
         return stated
     return "" if stated is None else msgspec.json.encode(stated).decode()
@@ -411,11 +411,11 @@ def _add_cached(delta: Delta, usage: Usage) -> None:
 
 
 def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> None:
-    """Write the stated reasoning tokens into `delta`, and add them to its completion tokens if they
-    are beside those. OpenAI counts reasoning among them; xAI's chat API beside them, so that its
-    total is the sum of all three, and gateways translate such usage into other APIs. Gemini's chat
-    API counts its thoughts in the total alone. Where the prompt is stated without its cached
-    tokens, these are the difference."""
+    """Write the reported reasoning tokens into `delta`, and add them to its completion tokens if
+    these exclude them. OpenAI includes reasoning; xAI's chat API does not, so its total is the sum
+    of all three, and gateways translate such usage into other APIs. Gemini's chat API counts its
+    thoughts only in the total. If a server reports the prompt without its cached tokens, they are
+    the difference."""
     delta.reasoning_tokens = reasoning = count_of(stated)
     prompt, completion = delta.prompt_tokens, delta.completion_tokens
     if completion < 0:
@@ -431,7 +431,7 @@ def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> No
 
 
 def error_instead_of(members: str, data: bytes) -> str:
-    """Return the message of an error object that came in place of the `members` of a response.
+    """Return the message of an error object that replaces the `members` of a response.
 
     Raises MalformedResponse if `data` is not an error object.
     """
@@ -442,7 +442,7 @@ def error_instead_of(members: str, data: bytes) -> str:
 
 
 def count_of(stated: Count) -> int:
-    """Return a stated count; -1 if there is none or a record cannot hold it."""
+    """Return a reported count; -1 if it is missing or too large for a record."""
     if isinstance(stated, str):
         stated = _number_in(stated)
     return int(stated) if stated is not None and 0 <= stated <= _LARGEST_COUNT else -1
@@ -456,7 +456,7 @@ def _number_in(text: str) -> float | None:
 
 
 def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
-    """Add a choice with this index to `delta`; with a reason, the choice has ended."""
+    """Add a choice with this index to `delta`. A reason means that the choice has ended."""
     choice = min(max(choice, 0), MAX_CHOICES - 1)
     delta.choice = max(delta.choice, choice)
     if reason and (found := finish_reason_of(reason)):
@@ -466,12 +466,12 @@ def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
 
 
 def parts_of(choices: Iterable[Delta]) -> tuple[Part, ...]:
-    """Return the texts of several choices, each of which was parsed alone."""
+    """Return the texts of several choices, each parsed separately."""
     return tuple(Part(d.choice, d.content + d.tool_calls, d.reasoning) for d in choices)
 
 
 def malformed(error: Exception, data: bytes) -> MalformedResponse:
-    """Return the exception for bytes that could not be decoded, with their beginning."""
+    """Return the exception for bytes that cannot be decoded, quoting their beginning."""
     shown = data[:80].decode("utf-8", "backslashreplace")
     return MalformedResponse(f"{error}: {shown}{'…' if len(data) > 80 else ''}")
 
@@ -486,11 +486,11 @@ def error_text(error: object) -> str:
 
 
 def error_message(body: bytes) -> str:
-    """Return the error message in a body, under a bad status or in an error object under a good
-    one.
+    """Return the error message in a body, with an error status or in an error object with a
+    success status.
 
-    Knows `{"error": …}`, `{"object": "error", "message": …}` (or `"type": "error"`) and
-    `{"detail": …}`, each also as the one item of a list, and the text of a page in HTML; anything
+    Recognises `{"error": …}`, `{"object": "error", "message": …}` (or `"type": "error"`) and
+    `{"detail": …}`, each also as the only item of a list, and the text of an HTML page. Anything
     else is quoted from its beginning. Empty for an empty body.
     """
     found = find_error(body)
@@ -509,7 +509,7 @@ def find_error(body: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     if isinstance(response, list) and len(response) == 1:
-        response = response[0]  # as Gemini writes it
+        response = response[0]  # Gemini's form
     if not isinstance(response, dict):
         return ""
     if response.get("error"):
@@ -523,9 +523,9 @@ def find_error(body: bytes) -> str:
 def choices_parser(
     decode: Callable[[bytes], Any], delta_of: Callable[[Sequence[Any]], Delta]
 ) -> Callable[[bytes], Delta]:
-    """Return the function that parses an event and a whole response of an API in which both are an
-    `Ending` with `choices`. `decode` returns it, `delta_of` what some choices add. It is one
-    function for both because it runs once per token."""
+    """Return a parser for events and whole responses of an API where both are an `Ending` with
+    `choices`. `decode` returns the object, `delta_of` the additions of its choices. One function
+    handles both because it runs once per token."""
 
     def parse(data: bytes) -> Delta:
         response = decode(data)
@@ -543,8 +543,8 @@ def choices_parser(
 
 
 def texts_of(prompt: Prompt, *, prompt_key: str, api: str) -> str | list[Any]:
-    """Return the prompt for an API that takes texts: one, several as a list, or the prompt of a
-    payload.
+    """Return the prompt for an API that takes texts: one text, a list of several, or the prompt of
+    a payload.
 
     Raises ValueError for messages, and for a payload without a prompt.
     """
@@ -568,14 +568,14 @@ def finish_body(
     has_usage_option: bool = True,
     render_tools: Callable[[Sequence[Any]], list[Any]] = list,
 ) -> Json:
-    """Return a request's body without the prompt, with its members in the order in which they are
-    sent.
+    """Return a request's body without the prompt, with its members in the order of
+    sending.
 
     Later members override earlier ones: those of the dataset; then `model` and the output length if
-    the dataset has none; then `stream` and `stream_options`, which decide how the response is
-    read; `extra_inputs` last, where null removes a member. `length_key` is the member for the
-    output length. Without `has_usage_option`, the API states the usage without being asked.
-    `render_tools` brings tools of the chat API into the form of this one.
+    the dataset has none; then `stream` and `stream_options`, which determine how the response is
+    parsed; `extra_inputs` last, where null removes a member. `length_key` is the member for the
+    output length. Without `has_usage_option`, the API always reports usage. `render_tools` converts
+    tools of the chat API to this API's form.
     """
     left_out = (prompt_key, "stream", "stream_options")
     body: Json = {"model": options.model}
@@ -587,8 +587,8 @@ def finish_body(
         if has_usage_option and options.request_usage:
             body["stream_options"] = {"include_usage": True}
     if streams and prompt.output_tokens and not _LENGTH_KEYS & body.keys():
-        # More servers know `max_tokens` than `max_completion_tokens`. For one that refuses it, use
-        # extra_inputs {max_tokens: null, max_completion_tokens: N}.
+        # More servers support `max_tokens` than `max_completion_tokens`. For a server that refuses
+        # it, use extra_inputs {max_tokens: null, max_completion_tokens: N}.
         body[length_key] = prompt.output_tokens
         if options.force_output_length:
             body["min_tokens"] = prompt.output_tokens
@@ -600,7 +600,7 @@ def finish_body(
 
 
 def split_body(key: str, messages: Sequence[Any], rest: Json, requested: int) -> Rendered:
-    """Return a body as `{"model": …, key: [` + messages + `], …}`, split where a history goes."""
+    """Return a body as `{"model": …, key: [` + messages + `], …}`, split at the history."""
     opening = {"model": rest.pop("model")} if "model" in rest else {}
     start, end = msgspec.json.encode(opening)[:-1], msgspec.json.encode(rest)[1:]
     return Rendered(
@@ -612,23 +612,23 @@ def split_body(key: str, messages: Sequence[Any], rest: Json, requested: int) ->
 
 
 def requested_tokens(prompt: Prompt, body: Mapping[str, Any], *, prompts: int = 1) -> int:
-    """Return how many output tokens a finished body asks for: of each of its choices, for each of
-    so many prompts. -1 if the dataset has no length, or the body does not contain it."""
+    """Return how many output tokens a finished body requests, over all of its choices and
+    `prompts`. -1 if the dataset has no length, or if the body does not contain it."""
     if not prompt.output_tokens:
         return -1
     length = next((body[key] for key in _MAXIMUM_KEYS if body.get(key)), None)
-    asked = length * _choices_of(body) * prompts if isinstance(length, int) else -1
-    return asked if 0 < asked <= _LARGEST_COUNT else -1
+    number = length * _choices_of(body) * prompts if isinstance(length, int) else -1
+    return number if 0 < number <= _LARGEST_COUNT else -1
 
 
 def choices_asked_for(options: config.Endpoint) -> int:
-    """Return how many choices each request asks for; 1 if a file's payloads decide."""
+    """Return the number of choices that each request asks for; 1 if payloads of a file decide."""
     return _choices_of(options.extra_inputs)
 
 
 def _choices_of(body: Mapping[str, Any]) -> int:
-    asked = body.get("n")
-    return asked if isinstance(asked, int) and asked > 1 else 1
+    number = body.get("n")
+    return number if isinstance(number, int) and number > 1 else 1
 
 
 _MAXIMUM_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
@@ -636,7 +636,7 @@ _LENGTH_KEYS = {*_MAXIMUM_KEYS, "min_tokens"}
 
 
 def extra_input_problems(endpoint: Endpoint, options: config.Endpoint) -> list[str]:
-    """Return the errors in `extra_inputs`: members that another setting decides."""
+    """Return the errors in `extra_inputs`: members that another setting controls."""
     prompts = dict.fromkeys((endpoint.prompt_key, endpoint.passages_key), "the dataset")
     owners = {"stream": "endpoint.streaming"} if endpoint.prompt_key else {}
     decided = [

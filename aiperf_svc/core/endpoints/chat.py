@@ -1,10 +1,10 @@
 """Chat completions (`/v1/chat/completions`), streamed or not.
 
 A conversation's later requests contain the real responses of its earlier ones, so their bodies
-cannot be rendered in advance. They are split where the history goes: `head` ends inside the
-`messages` array, `body` is this turn's message objects joined by commas, `tail` closes the array
-and the body. A history is empty or ends with a comma, so that `head + history + body + tail` is
-always JSON.
+cannot be rendered in advance. They are split at the history: `head` ends inside the `messages`
+array, `body` is this turn's message objects joined by commas, and `tail` closes the array and the
+body. A history is empty or ends with a comma, so `head + history + body + tail` is always
+JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,15 +32,15 @@ from aiperf_svc.domain.json_objects import Json
 class _Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: Any = None
-    """A text; of some servers an object."""
+    """Text; some servers send an object."""
     input: Any = None
-    """The text that a custom tool has in their place."""
+    """The text of a custom tool, which replaces them."""
 
 
 class _ToolCall(msgspec.Struct, gc=False):
     function: _Function | None = None
     custom: _Function | None = None
-    """Of a custom tool, in OpenAI's API."""
+    """Only for custom tools, in OpenAI's API."""
 
 
 class _Thought(msgspec.Struct, gc=False):
@@ -48,7 +48,7 @@ class _Thought(msgspec.Struct, gc=False):
 
 
 class _Part(msgspec.Struct, gc=False):
-    """Part of a content that is a list; a part of another kind (an image) has none of these
+    """Part of a list content. Parts of other kinds (images) have none of these
     members."""
 
     text: str | None = None
@@ -56,14 +56,14 @@ class _Part(msgspec.Struct, gc=False):
 
 
 class _Detail(msgspec.Struct, gc=False):
-    """Detail of reasoning; an encrypted one has no text."""
+    """Detail of reasoning. An encrypted detail has no text."""
 
     text: str | None = None
     summary: str | None = None
 
 
 class _Audio(msgspec.Struct, gc=False):
-    """Sound, and its text."""
+    """Sound and its text."""
 
     data: str | None = None
     transcript: str | None = None
@@ -75,14 +75,14 @@ class _Message(msgspec.Struct, gc=False):
 
     role: str | None = None
     content: str | list[_Part] | None = None
-    """Text, or a list in the API of Mistral."""
+    """Text, or a list in Mistral's API."""
     reasoning_content: str | None = None
     reasoning: str | None = None
     reasoning_details: list[_Detail] | None = None
-    """The same in details: beside one of these at OpenRouter, alone at MiniMax."""
+    """Reasoning in details: beside one of the above at OpenRouter, alone at MiniMax."""
     refusal: str | None = None
     tool_calls: list[_ToolCall] | _ToolCall | None = None
-    """A list; in the streams of TGI before 2025 one call."""
+    """A list; TGI before 2025 streams a single call."""
     function_call: _Function | None = None
     """Older form of `tool_calls`, for one call."""
     audio: _Audio | None = None
@@ -113,7 +113,7 @@ def _delta_of(choices: Sequence[_Choice]) -> Delta:
                 delta.content += content
             elif message.refusal:
                 delta.content += message.refusal
-            # Servers in transition between the two names send the same text under both.
+            # Servers that transition between the two names send the same text under both.
             reasoning = message.reasoning_content or message.reasoning
             if reasoning:
                 delta.reasoning += reasoning
@@ -211,7 +211,7 @@ def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 class _CallPart(msgspec.Struct, gc=False):
-    """A tool call, or what an event adds to one."""
+    """A tool call, or an event's addition to one."""
 
     index: int | None = None
     id: str | None = None
@@ -219,11 +219,11 @@ class _CallPart(msgspec.Struct, gc=False):
     function: _Function | None = None
     custom: _Function | None = None
     extra_content: Any = None
-    """Signature of the thoughts before it, without which Gemini refuses the call."""
+    """Signature of the preceding thoughts, which Gemini requires for the call."""
 
     @property
     def sent(self) -> Json:
-        """The call as it goes back."""
+        """The call as it is sent back."""
         made: Json = {"id": self.id or "", "type": self.type or "function"}
         if self.custom is not None:
             made["custom"] = {"name": self.custom.name or "", "input": self.custom.input or ""}
@@ -234,7 +234,7 @@ class _CallPart(msgspec.Struct, gc=False):
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """Members of an assistant's message that go back, of an event."""
+    """Members of an assistant's message in an event that are sent back."""
 
     content: str | list[Json] | None = None
     reasoning: str | None = None
@@ -255,7 +255,7 @@ class _AnswerEvent(msgspec.Struct, gc=False):
 
 
 class _WholeAnswer(msgspec.Struct, frozen=True):
-    """The same members of a whole message, as they came."""
+    """The same members of a whole message, unchanged."""
 
     content: msgspec.Raw = msgspec.Raw(b"")
     reasoning: msgspec.Raw = msgspec.Raw(b"")
@@ -275,16 +275,16 @@ class _WholeResponse(msgspec.Struct, gc=False):
 
 
 _TEXTS = ("reasoning", "reasoning_content", "refusal")
-"""Members of a message that are texts, in parts that events add."""
+"""Text members of a message to which events add parts."""
 _DETAIL_TEXTS = ("text", "summary")
-"""The same of a detail of reasoning, in the API of OpenRouter."""
+"""Text members of a reasoning detail, in OpenRouter's API."""
 _decode_answers = msgspec.json.Decoder(list[_AnswerEvent]).decode
 _decode_whole = msgspec.json.Decoder(_WholeResponse).decode
 _decode_calls = msgspec.json.Decoder(list[_CallPart]).decode
 
 
 def read_body(body: bytes) -> Reply:
-    """Return the message of the first choice, with the members that the API takes back."""
+    """Return the message of the first choice, with the members that the API accepts back."""
     choices = decode_valid(_decode_whole, body).choices
     message = choices[0].message if choices else _WholeAnswer()
     made: Json = {"role": "assistant"}
@@ -300,8 +300,8 @@ def read_body(body: bytes) -> Reply:
 
 
 def read_events(payloads: Sequence[bytes]) -> Reply:
-    """Return the message that the events of the first choice add up to. Parts of a tool call belong
-    together by their index; id and name come once."""
+    """Return the sum of the first choice's events as a message. The index identifies the parts of a
+    tool call; id and name come once."""
     contents: list[str] = []
     parts: list[Json] = []
     details: list[Json] = []
@@ -349,8 +349,8 @@ def _reply(
     calls: list[_CallPart],
     defects: list[Defect],
 ) -> Reply:
-    """Return a message with its content, which may be null only beside tool calls. The transcript
-    of a sound goes back as text."""
+    """Return a message with its content, which may only be null beside tool calls. The transcript
+    of a sound is sent back as text."""
     if content is None and audio is not None:
         content = audio.transcript
     if content is not None or "tool_calls" not in made:
@@ -367,7 +367,7 @@ def _reply(
 
 
 def _add_content_parts(parts: list[Json], added: list[Json]) -> None:
-    """Add the parts of a content, as Mistral's API streams them: texts of one kind are one part."""
+    """Add the parts of a content, as streamed by Mistral's API, joining texts of the same kind."""
     for part in added:
         kind = part.get("type")
         if parts and kind in ("text", "thinking") and parts[-1].get("type") == kind:
@@ -377,8 +377,8 @@ def _add_content_parts(parts: list[Json], added: list[Json]) -> None:
 
 
 def _add_details(details: list[Json], added: Sequence[Json]) -> None:
-    """Add parts of the details of reasoning. Those of one type and index are one detail: its texts
-    come in parts, and what else it has, such as a signature, once."""
+    """Add parts of reasoning details. Those with the same type and index form one detail: its texts
+    come in parts, and other members, such as a signature, once."""
     for part in added:
         last = details[-1] if details else {}
         if any(last.get(name) != part.get(name) for name in ("type", "index")) or not last:
@@ -391,8 +391,8 @@ def _add_details(details: list[Json], added: Sequence[Json]) -> None:
 
 
 def _add_call(calls: dict[int, _CallPart], part: _CallPart, defects: list[Defect]) -> None:
-    """Add what an event has of a tool call. Without an index, it begins one if it has an id, and
-    else belongs to the last one."""
+    """Add an event's part of a tool call. Without an index, it begins a call if it has an id, and
+    otherwise belongs to the last one."""
     index = part.index
     if index is None:
         index = len(calls) if part.id or not calls else len(calls) - 1
@@ -422,7 +422,7 @@ def _joined(known: _Function | None, added: _Function | None) -> _Function | Non
 
 
 def _arguments(function: _Function | None) -> Any:
-    """Return the arguments of a call as they came; an empty text without any."""
+    """Return the arguments of a call unchanged; an empty text without any."""
     stated = function.arguments if function is not None else None
     return "" if stated is None else stated
 

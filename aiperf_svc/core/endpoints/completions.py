@@ -1,4 +1,4 @@
-"""Completions (`/v1/completions`), streamed or not. Events and whole responses have one shape."""
+"""Completions (`/v1/completions`), streamed or not. Events and responses have the same form."""
 
 from collections.abc import Sequence
 

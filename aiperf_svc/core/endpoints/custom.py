@@ -1,10 +1,10 @@
-"""Any JSON API: `template` renders each body by a Jinja2 template, `raw` sends the payloads of a
-file as they are.
+"""Any JSON API: `template` renders each body with a Jinja2 template, `raw` sends the payloads of a
+file unchanged.
 
-The output of a response is what a JMESPath query finds in its JSON, or in that of each event of a
-stream. Without a query, a response in the form of the chat API is read as that API's (reasoning and
-tool calls are output too); in any other, the usual places are tried: embeddings, then rankings,
-then texts.
+A JMESPath query extracts the output from the JSON of a response, or of each event of a stream.
+Without a query, a response in the form of the chat API is parsed like that API's (reasoning and
+tool calls count as output). In any other response, the usual members are tried: embeddings, then
+rankings, then texts.
 """
 
 import functools
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _CHOICE = "choices[0].text"
-_USUAL = (
+_USUAL_FIELDS = (
     "data[].embedding",
     "embeddings",
     "embedding",
@@ -38,10 +38,10 @@ _USUAL = (
     "generated_text",
     "text_output",
 )
-_NOTHING: tuple[Any, ...] = (None, "", [], {})
-"""What is not an output; the number 0 is one."""
-# `meta_info` is of SGLang's `/generate`, `usageMetadata` of Gemini. Anthropic's input tokens are
-# those that its cache did not have, and Gemini's candidates are without its thoughts.
+_NO_OUTPUT: tuple[Any, ...] = (None, "", [], {})
+"""Values that are not output. The number 0 is output."""
+# SGLang's `/generate` has `meta_info`, Gemini `usageMetadata`. Anthropic's input tokens exclude
+# those found in its cache, and Gemini's candidate tokens exclude its thoughts.
 _PROMPT_TOKENS = (
     "usage.prompt_tokens || usage.input_tokens && (usage.cache_read_input_tokens && "
     "sum(usage.[input_tokens, cache_read_input_tokens, cache_creation_input_tokens][]"
@@ -71,8 +71,8 @@ Query = Callable[[Any], Any]
 
 
 def custom_endpoint(options: config.Endpoint) -> Endpoint:
-    """Return the endpoint of type `template` or `raw` that the options describe. Raises ValueError,
-    which names the key, for a query that is none. A template is compiled when it first renders."""
+    """Return the endpoint of type `template` or `raw` for these options. Raises ValueError naming
+    the key of an invalid query. A template is compiled when it first renders."""
     parser = _Parser(options)
     render = _render_template if options.type is EndpointType.TEMPLATE else _render_raw
     return Endpoint(
@@ -103,9 +103,9 @@ def custom_problems(options: config.Endpoint) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _compiled(text: str, known: tuple[str, ...]) -> "jinja2.Template":
-    """Compile a template with these variables. Raises ValueError for one that is none, or that has
-    another variable."""
-    # Only who renders pays for the import: workers and record processors do not.
+    """Compile a template with these variables. Raises ValueError for an invalid template or an
+    unknown variable."""
+    # Imported only to render, so workers and record processors do not pay for it.
     import jinja2
     import jinja2.meta
 
@@ -182,11 +182,11 @@ def _render_raw(prompt: Prompt, _options: config.Endpoint) -> Rendered:
 
 
 class _Parser:
-    """Finds the output in the JSON of a response."""
+    """Extracts the output from the JSON of a response."""
 
     def __init__(self, options: config.Endpoint) -> None:
         own = options.response_field
-        names = (own,) if own else _USUAL
+        names = (own,) if own else _USUAL_FIELDS
         self._output = [_query("endpoint.response_field", each) for each in names]
         self._has_own = own is not None
         self._choice = _query("", _CHOICE)
@@ -203,7 +203,7 @@ class _Parser:
         self._finish = _query("", _FINISH)
 
     def parse_event(self, data: bytes) -> Delta:
-        """Parse one event of a stream. An event without output is none of the tokens."""
+        """Parse one event of a stream. An event without output is not a token."""
         return self._parse(data)
 
     def parse_body(self, body: bytes) -> Delta:
@@ -235,14 +235,14 @@ class _Parser:
         except base.MalformedResponse:
             raise
         except ValueError as error:
-            # A function of a query does not take what the response has there.
+            # A function of a query does not accept the value in the response.
             raise base.malformed(error, data) from None
         return delta
 
     def _found_in(self, response: Any, data: bytes) -> Delta:
         delta = Delta()
         outputs = (query(response) for query in self._output)
-        found = next((output for output in outputs if output not in _NOTHING), None)
+        found = next((output for output in outputs if output not in _NO_OUTPUT), None)
         if isinstance(found, str):
             delta.content = found
         elif isinstance(found, list):
@@ -263,7 +263,7 @@ class _Parser:
         return delta
 
     def _parts(self, response: Any) -> tuple[Part, ...]:
-        """Return the texts of several choices, of which the usual place is that of the first."""
+        """Return the texts of several choices; the usual member is that of the first."""
         choices = response.get("choices") if isinstance(response, dict) else None
         if not isinstance(choices, list) or len(choices) < 2:
             return ()
@@ -272,7 +272,7 @@ class _Parser:
 
 
 def _is_chat(response: Any) -> bool:
-    """Whether a response, or an event of one, has choices with a message as the chat API's have."""
+    """Return whether a response or event has choices with a message like the chat API's."""
     choices = response.get("choices") if isinstance(response, dict) else None
     if not isinstance(choices, list) or not choices:
         return False
@@ -280,7 +280,7 @@ def _is_chat(response: Any) -> bool:
 
 
 def _last_choice(response: Any) -> int:
-    """Return the highest index of the choices in a response of the form of OpenAI's; else 0."""
+    """Return the highest index of the choices in an OpenAI-like response; else 0."""
     choices = response.get("choices") if isinstance(response, dict) else None
     if not isinstance(choices, list):
         return 0

@@ -1,4 +1,4 @@
-"""Embeddings (`/v1/embeddings`). They do not stream, and their vectors are counted, not decoded."""
+"""Embeddings (`/v1/embeddings`). They do not stream. Their vectors are counted, not decoded."""
 
 import msgspec
 
@@ -22,7 +22,7 @@ _NO_VECTOR = (b"null", b"[]", b'""')
 
 
 def parse_body(body: bytes) -> Delta:
-    """Count the embeddings in a body; an empty vector does not count."""
+    """Count the embeddings in a body, except empty vectors."""
     response = _decode(body)
     delta = Delta()
     if response.data is not None:

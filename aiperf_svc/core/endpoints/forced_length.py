@@ -1,12 +1,12 @@
-"""Finds out before the load whether the target accepts the members that force an output length.
+"""Tests before the load whether the target accepts the members that force an output length.
 
-Requests with an output length contain `ignore_eos` and `min_tokens`, without which most responses
-end early. A strict server refuses every such request. So one worker sends a tiny request with these
-members while the run is configured and, if that is refused, the same without them. If only the
-second one is accepted, all requests of the run are sent without them.
+Requests with an output length contain `ignore_eos` and `min_tokens`, since most responses end early
+without them. A strict server refuses every such request. So while the run is configured, one worker
+sends a tiny request with these members and, if it is refused, the same request without them. If
+only the second one is accepted, all requests of the run are sent without them.
 
 A worker sends the probe, since on a cluster the dataset manager may not reach the target. The
-dataset manager chooses the worker, since every worker requests the dataset from it anyway.
+dataset manager selects the worker, since every worker requests the dataset from it anyway.
 """
 
 import re
@@ -25,10 +25,10 @@ from aiperf_svc.protocol.messages.dataset import Conversation
 PROBE_TIMEOUT_S: Final = 5.0
 """Timeout of each of the two requests. A slower server counts as not refusing."""
 _PROBE_LIMIT_NS: Final = 15_000_000_000
-"""Time after which another worker sends the probe; both requests take less."""
+"""Time after which another worker sends the probe. It exceeds the time of both requests."""
 _REFUSALS: Final = (400, 422)
 _FORCED: Final = re.compile(rb',"min_tokens":\d+,"ignore_eos":true')
-"""Members as `finish_body` writes them. In a JSON string every quote follows a backslash, so no
+"""Members as written by `finish_body`. In a JSON string every quote follows a backslash, so no
 prompt contains these bytes."""
 
 
@@ -42,20 +42,20 @@ class Decision(StrEnum):
 
 
 class Finding(StrEnum):
-    """Response of the target to the two requests."""
+    """The target's response to the two requests."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
     """Refused with these members and accepted without them."""
     UNKNOWN = "unknown"
-    """Not reached, or refused in both cases: the run will show why."""
+    """Not reached, or both were refused: the run will show why."""
 
 
 class ForcedLength:
-    """Decides which worker sends the probe, and what follows from the response."""
+    """Decides which worker sends the probe, and evaluates the response."""
 
     def __init__(self, *, is_used: bool) -> None:
-        """Set up the decision. `is_used`: at least one request of the dataset has these members."""
+        """Set up the decision. `is_used`: some requests of the dataset have these members."""
         self._is_used = is_used
         self._prober = ""
         self._since_mono_ns = 0
@@ -64,7 +64,7 @@ class ForcedLength:
         """Message of the target, or why it could not be reached."""
 
     def decide(self, worker: str, now_mono_ns: int) -> Decision:
-        """Handle the question of a worker what to send."""
+        """Return what a worker must send, in response to its question."""
         if not self._is_used:
             return Decision.KEEP
         if self.finding is not None:
@@ -82,7 +82,7 @@ class ForcedLength:
 
 
 def may_force_length(config: BenchmarkConfig) -> bool:
-    """Return whether a dataset of this config can have requests with these members."""
+    """Return whether a dataset of this config may contain requests with these members."""
     has_lengths = (
         config.dataset.output_tokens is not None
         or any(shape.output_tokens for shape in config.dataset.mix)
@@ -93,7 +93,7 @@ def may_force_length(config: BenchmarkConfig) -> bool:
 
 
 def probe_bodies(config: BenchmarkConfig) -> tuple[bytes, bytes]:
-    """Return the smallest request with these members, and the same without them."""
+    """Return the smallest request with these members, and the same request without them."""
     prompt = Prompt(texts=("Hi",), output_tokens=1)
     options = config.endpoint.model_copy(update={"streaming": False})
     plain = options.model_copy(update={"force_output_length": False})

@@ -1,10 +1,10 @@
-"""What a response adds to the history of its conversation, and what all APIs with conversations
-define for it.
+"""Computes what a response adds to the history of its conversation, and the interface that APIs
+with conversations implement for it.
 
-An assistant's turn goes back as it came: text, reasoning under the name that it had, tool calls
-with their ids and the text of their arguments, refusals, signed blocks. Servers refuse, or fail to
-find in their caches, what was altered. The history is made from the bytes of the response after its
-end was measured.
+An assistant's turn is sent back unchanged: text, reasoning under its original name, tool calls with
+their ids and the text of their arguments, refusals, signed blocks. Servers refuse changed content
+or do not find it in their caches. The history is built from the bytes of the response after its end
+has been measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +20,11 @@ from aiperf_svc.core.endpoints.base import Prompt, Rendered
 
 T = TypeVar("T")
 NO_RESULT = b'"ok"'
-"""Result of a call for which the dataset has none, nor a spare one."""
+"""Result of a call for which the dataset has neither a result nor a spare one."""
 
 
 class Defect(IntEnum):
-    """What is wrong with the tool calls of a response."""
+    """A defect of the tool calls in a response."""
 
     ARGUMENTS = 0
     NO_ID = 1
@@ -34,7 +34,7 @@ class Defect(IntEnum):
 
     @property
     def text(self) -> str:
-        """Description, as a part of a sentence about a number of responses."""
+        """Description that follows a number of responses in a sentence."""
         return _TEXTS[self]
 
 
@@ -48,46 +48,46 @@ _TEXTS = (
 
 
 class Call(NamedTuple):
-    """A tool call, for which the next request has a result."""
+    """A tool call, whose result is in the next request."""
 
     id: str
     kind: str = ""
-    """Type of the result, where an API has several."""
+    """Type of the result, if an API has several."""
 
 
 class Reply(msgspec.Struct, frozen=True):
     """A response as part of a history."""
 
     items: bytes
-    """Its messages or items in JSON, joined by commas. Empty if it has nothing that goes back."""
+    """Its messages or items in JSON, joined by commas; empty if nothing is sent back."""
     calls: tuple[Call, ...] = ()
     defects: tuple[Defect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """How an API carries a conversation. A turn's body is `head`, the messages of the history and
-    its own, and `tail`."""
+    """How an API represents a conversation. A turn's body is `head`, the messages of the history
+    and its own, and `tail`."""
 
     render: Callable[[Sequence[Prompt], config.Endpoint], list[Rendered]]
-    """Renders the turns of a conversation. All have the same head. A prompt without content gives
+    """Renders the turns of a conversation, all with the same head. A prompt without content yields
     an empty body. Raises ValueError."""
     render_messages: Callable[[Sequence[Mapping[str, Any]]], bytes]
-    """Returns messages of the chat API in JSON, joined by commas, in the form of this API. Raises
-    ValueError for one that has none."""
+    """Converts messages of the chat API to JSON in the form of this API, joined by commas. Raises
+    ValueError for a message without such a form."""
     read_body: Callable[[bytes], Reply]
     """Reads a whole response. Raises MalformedResponse."""
     read_events: Callable[[Sequence[bytes]], Reply]
     """Reads the data of a stream's events. Raises MalformedResponse."""
     tool_results: Callable[[Sequence[tuple[Call, bytes]]], bytes]
-    """Returns the messages or items, joined by commas, with the results of calls; each result is
-    JSON, a string or a list of parts."""
+    """Returns the messages or items, joined by commas, with the results of calls. Each result is a
+    JSON string or list of parts."""
     render_tools: Callable[[Sequence[Any]], list[Any]] = list
-    """Returns definitions of tools of the chat API in the form of this one."""
+    """Converts tool definitions of the chat API to the form of this API."""
     system_key: str = ""
-    """Member of the body that has the texts of the system; empty: they are messages."""
+    """Member of the body with the system texts; empty: they are messages."""
     stop_key: str = "stop"
-    """Member of the body that has the stop sequences; empty: the API takes none."""
+    """Member of the body with the stop sequences; empty: not supported."""
 
 
 def added_to_history(
@@ -97,12 +97,12 @@ def added_to_history(
     results: Sequence[bytes],
     spare: bytes = b"",
 ) -> tuple[list[bytes], Sequence[Defect]]:
-    """Return what goes into a history after a turn, in parts to be joined by commas: its messages,
-    the response, and the results of the tools that this calls; and what is wrong with it.
+    """Return the additions to a history after a turn, in parts to be joined by commas: its
+    messages, the response, and the results for the tools it calls. Also return the defects.
 
-    The results are texts in JSON, in the order of the calls. Where there are fewer, the last one
-    stands for all further calls, and where there is none, the `spare` one. Where nothing was
-    called, they go to the server as a user's text.
+    The results are JSON texts, in the order of the calls. If there are fewer, the last one is used
+    for all further calls; without any, the `spare` one is used. If nothing was called, the server
+    gets them as a user's text.
     """
     parts = [each for each in (messages, reply.items) if each]
     defects: Sequence[Defect] = reply.defects
@@ -117,7 +117,7 @@ def added_to_history(
 
 
 def split_results(prompt: Prompt, api: Conversations) -> tuple[Prompt, tuple[bytes, ...]]:
-    """Return a prompt without the results of tools at its beginning, and these in JSON."""
+    """Split the tool results at the beginning of a prompt from the rest; encode them as JSON."""
     messages = prompt.messages
     count = next((n for n, m in enumerate(messages) if m.get("role") != "tool"), len(messages))
     results = tuple(encoded_result(m, api) for m in messages[:count])
@@ -125,7 +125,7 @@ def split_results(prompt: Prompt, api: Conversations) -> tuple[Prompt, tuple[byt
 
 
 def encoded_result(message: Mapping[str, Any], api: Conversations) -> bytes:
-    """Return the content of a tool's result in JSON, with parts in the form of an API. Raises
+    """Return the content of a tool's result as JSON, with parts in the form of an API. Raises
     ValueError."""
     content = message.get("content")
     if isinstance(content, list):
@@ -145,8 +145,8 @@ class _ChatCall(msgspec.Struct):
 
 
 def check_message(message: Mapping[str, Any], api: str) -> None:
-    """Raise ValueError for a message of the chat API that another API cannot have: with what only
-    the chat API takes, or with tool calls that are none."""
+    """Raise ValueError for a chat API message that another API cannot represent: one with content
+    that only the chat API supports, or with invalid tool calls."""
     if message.get("role") == "function" or message.get("function_call"):
         raise ValueError(
             f"role `function` and `function_call`: the {api} API has neither; write `tool_calls` "
@@ -170,12 +170,12 @@ def _is_sound(part: Any) -> bool:
 
 
 def is_chat_tool(tool: Any) -> bool:
-    """Return whether a definition of a tool has the form of the chat API."""
+    """Return whether a tool definition has the form of the chat API."""
     return isinstance(tool, dict) and isinstance(tool.get("function"), dict)
 
 
 def user_message(content: bytes) -> bytes:
-    """Return a user's message with this content in JSON, as all APIs take it."""
+    """Return a user's message with this content as JSON in the form that all APIs accept."""
     return b'{"role":"user","content":%b}' % content
 
 
@@ -195,7 +195,7 @@ def decode_events(
 
 
 def decode_valid(decode: Callable[[bytes], T], data: bytes) -> T:
-    """Decode JSON that may have numbers such as NaN or halves of characters. Raises
+    """Decode JSON that may contain numbers such as NaN or lone surrogates. Raises
     MalformedResponse."""
     try:
         return decode(data)
@@ -207,7 +207,7 @@ def decode_valid(decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 def is_arguments(text: str) -> bool:
-    """Return whether a text has the arguments of a tool call. An empty one is none of them."""
+    """Return whether a text is the arguments of a tool call. An empty text is not."""
     return not text or is_json(text)
 
 
@@ -220,7 +220,7 @@ def is_json(text: str | bytes) -> bool:
 
 
 def defects_of(ids: Sequence[str], arguments: Sequence[str]) -> list[Defect]:
-    """Return what is wrong with tool calls of these ids and arguments."""
+    """Return the defects of tool calls with these ids and arguments."""
     found = []
     if not all(map(is_arguments, arguments)):
         found.append(Defect.ARGUMENTS)
@@ -233,6 +233,6 @@ def defects_of(ids: Sequence[str], arguments: Sequence[str]) -> list[Defect]:
 
 
 def is_stated(raw: msgspec.Raw | bytes) -> bool:
-    """Return whether a member of a message has a value that goes back: neither missing nor null,
-    nor an empty list, which APIs refuse."""
+    """Return whether a member of a message has a value to send back: not missing, not null, and not
+    an empty list, which APIs refuse."""
     return bytes(raw) not in (b"", b"null", b"[]")

@@ -1,6 +1,6 @@
 """Text Generation Inference's own API: `/generate`, and `/generate_stream` for streams.
 
-All options are inside `parameters`. The last event of a stream holds the counts and the finish
+All options are inside `parameters`. The last event of a stream has the counts and the finish
 reason; there is no `[DONE]`.
 """
 
@@ -18,7 +18,7 @@ from aiperf_svc.domain.json_objects import Json
 class _Token(msgspec.Struct, gc=False):
     text: str = ""
     special: bool = False
-    """True for the end of the sequence and the like, which are not text."""
+    """True for tokens that are not text, such as the end of the sequence."""
 
 
 class _Details(msgspec.Struct, gc=False):
@@ -82,7 +82,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     given = others.get("parameters") or {}
     if not isinstance(given, dict):
         raise ValueError("a payload of the huggingface_generate API needs an object `parameters`")
-    # Without details, no response states its number of tokens.
+    # Without details, a response does not report its number of tokens.
     parameters: Json = {"details": True, **given}
     if prompt.output_tokens:
         parameters.setdefault("max_new_tokens", prompt.output_tokens)

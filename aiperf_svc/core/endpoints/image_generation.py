@@ -1,8 +1,8 @@
 """Image generation (`/v1/images/generations`), streamed or not.
 
-Pictures are counted, not decoded. A stream is one picture, with pictures of the way to it before
-it, of which the first counts for the time to first token. The tokens that a server states for a
-picture are not tokens of a text that come one after another, so they are not read.
+Pictures are counted, not decoded. A stream is one picture, preceded by partial pictures, the first
+of which counts for the time to first token. The tokens that a server reports for a picture are not
+successive tokens of a text, so they are ignored.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ _decode_body = msgspec.json.Decoder(_Response).decode
 
 
 def parse_event(data: bytes) -> Delta:
-    """Parse one event of a stream. Types without a picture give an empty Delta."""
+    """Parse one event of a stream. Types without a picture yield an empty Delta."""
     event = _decode_event(data)
     delta = Delta()
     if event.type in (_PARTIAL, _COMPLETED):
@@ -83,7 +83,7 @@ def _add_usage(delta: Delta, usage: _Usage | None) -> None:
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     """Render the whole body. `response_format` is `b64_json`, since the transfer of the picture is
-    a part of the response; null in `extra_inputs` leaves it out."""
+    part of the response; null in `extra_inputs` omits it."""
     text = base.texts_of(prompt, prompt_key="prompt", api="image_generation")
     if not isinstance(text, str):
         raise ValueError("the image_generation API takes one text, not several")
@@ -98,7 +98,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
 
 
 def extra_problems(options: config.Endpoint) -> list[str]:
-    """Return the error of a stream of several pictures."""
+    """Return the error for a stream of several pictures."""
     is_one = options.extra_inputs.get("n") in (None, 1)
     return [] if is_one or not options.streaming else [f"endpoint.extra_inputs.n: {_ONE}"]
 

@@ -1,7 +1,7 @@
 """Messages (`/v1/messages`), Anthropic's API with typed events, streamed or not.
 
-The first event states the input tokens, the one with the stop reason the output tokens; there is no
-`[DONE]`. An event that lacks the member its type is about is malformed: otherwise its beginning
+The first event reports the input tokens, and the one with the stop reason the output tokens; there
+is no `[DONE]`. An event without the main member of its type is malformed. Otherwise its beginning
 would look meaningless to the cache of events (`core.responses.event_cache`).
 """
 
@@ -29,8 +29,8 @@ from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.domain.json_objects import Json
 
 DEFAULT_MAX_TOKENS: Final = 1024
-"""Maximum of output tokens where the dataset has no length: the API requires one, and this is the
-one that AIPerf sends."""
+"""Maximum output tokens if the dataset has no length. The API requires one, and AIPerf sends this
+one."""
 
 
 class _OutputDetails(msgspec.Struct, gc=False):
@@ -39,7 +39,7 @@ class _OutputDetails(msgspec.Struct, gc=False):
 
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: base.Count = None
-    """Input tokens that were neither read from a cache nor written to one."""
+    """Input tokens that were neither read from nor written to a cache."""
     cache_creation_input_tokens: base.Count = None
     cache_read_input_tokens: base.Count = None
     output_tokens: base.Count = None
@@ -48,16 +48,16 @@ class _Usage(msgspec.Struct, gc=False):
 
 
 class _Block(msgspec.Struct, gc=False):
-    """Block of a content, or what an event adds to one."""
+    """Block of a content, or an event's addition to one."""
 
     text: str | None = None
     thinking: str | None = None
     name: str | None = None
-    """Name of the tool that is called."""
+    """Name of the called tool."""
     input: msgspec.Raw = msgspec.Raw(b"")
-    """Arguments of a tool, whole."""
+    """Complete arguments of a tool."""
     partial_json: str | None = None
-    """Arguments of a tool, the next part."""
+    """Next part of a tool's arguments."""
     stop_reason: str | None = None
 
 
@@ -76,13 +76,13 @@ class _Event(msgspec.Struct, gc=False):
     usage: _Usage | None = None
 
 
-_ABOUT: Final = {
+_MAIN_MEMBERS: Final = {
     "message_start": "message",
     "content_block_start": "content_block",
     "content_block_delta": "delta",
     "message_delta": "delta",
 }
-"""Member that each type of event is about."""
+"""Main member of each type of event."""
 _NO_ARGUMENTS: Final = (b"", b"{}")
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -90,22 +90,22 @@ _decode_body = msgspec.json.Decoder(_Message).decode
 
 
 def parse_event(data: bytes) -> Delta:
-    """Parse one event of a stream. Types without output, usage or an end give an empty Delta."""
+    """Parse one event of a stream. Types without output, usage or an end yield an empty Delta."""
     try:
         event = _decode_event(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # The `message` of other APIs' error objects is a text.
+        # In error objects of other APIs, `message` is a text.
         if found := base.find_error(data):
             return Delta(error=found)
         raise
     delta, kind = Delta(), event.type
-    if kind in _ABOUT and getattr(event, _ABOUT[kind]) is None:
-        raise base.malformed(ValueError(f"{kind} without {_ABOUT[kind]}"), data)
+    if kind in _MAIN_MEMBERS and getattr(event, _MAIN_MEMBERS[kind]) is None:
+        raise base.malformed(ValueError(f"{kind} without {_MAIN_MEMBERS[kind]}"), data)
     if kind == "content_block_delta" and event.delta is not None:
         _add_block(delta, event.delta)
     elif kind == "message_start" and event.message is not None:
         _add_usage(delta, event.message.usage)
-        # What it states of the output is the count so far, not that of the response.
+        # Its output count is the count so far, not that of the response.
         delta.completion_tokens = delta.reasoning_tokens = -1
     elif kind == "content_block_start" and event.content_block is not None:
         _add_block(delta, event.content_block)
@@ -140,8 +140,8 @@ def _add_block(delta: Delta, block: _Block) -> None:
 
 
 def _add_usage(delta: Delta, usage: _Usage | None) -> None:
-    """Write the stated counts into `delta`. All input is read from a cache, written to one, or
-    neither, and is counted in three members."""
+    """Write the reported counts into `delta`. Input is read from a cache, written to one, or
+    neither; three members count these."""
     if usage is None:
         return
     if usage.input_tokens is not None:
@@ -157,7 +157,7 @@ def _add_usage(delta: Delta, usage: _Usage | None) -> None:
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
-    """Render the whole body; messages of the system go into `system`."""
+    """Render the whole body; system messages go into `system`."""
     rest = _rest(prompt, options)
     messages, system = _messages(prompt)
     if system and "system" not in rest:
@@ -182,7 +182,7 @@ def _rest(prompt: Prompt, options: config.Endpoint) -> Json:
 
 
 def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
-    """Return the messages, and the blocks of `system`."""
+    """Return the messages and the blocks of `system`."""
     if prompt.payload is not None:
         messages = prompt.payload.get("messages")
         if not isinstance(messages, list) or not messages:
@@ -199,18 +199,18 @@ def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
     system = [_text_block(prompt.system)] if prompt.system else []
     content: Any = prompt.texts[0] if prompt.texts else ""
     if len(prompt.texts) > 1 or prompt.media:
-        # Pictures go before the text that is about them.
+        # Pictures precede the text about them.
         content = [*map(_image_block, prompt.media), *map(_text_block, prompt.texts)]
     return _converted([{"role": prompt.role, "content": content}]), system
 
 
 def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return messages of the chat API as ones of this API."""
+    """Convert messages of the chat API to messages of this API."""
     return b",".join(map(msgspec.json.encode, _converted(messages)))
 
 
 def render_tools(tools: Sequence[Any]) -> list[Any]:
-    """Return definitions of tools of the chat API as this one has them."""
+    """Convert tool definitions of the chat API to this API."""
     return [_tool(tool["function"]) if is_chat_tool(tool) else tool for tool in tools]
 
 
@@ -220,9 +220,9 @@ def _tool(function: Mapping[str, Any]) -> Json:
 
 
 def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return messages with the pictures, tool calls and results of the chat API as blocks. Results
-    that follow each other are in one message. Reasoning, which this API takes back only with its
-    signature, is left out, as are names of speakers. Raises ValueError."""
+    """Convert pictures, tool calls and results of the chat API to blocks. Consecutive results share
+    one message. Reasoning, which this API only accepts with its signature, is dropped, as are names
+    of speakers. Raises ValueError."""
     found: list[Mapping[str, Any]] = []
     results: list[Json] = []
     for message in messages:
@@ -255,7 +255,7 @@ def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def _block(part: Any) -> Any:
-    """Return a part of a content of the chat API as a block."""
+    """Convert a content part of the chat API to a block."""
     if not isinstance(part, Mapping) or part.get("type") != "image_url":
         return part
     image = part.get("image_url")
@@ -282,8 +282,8 @@ def _text_block(text: Any) -> Json:
 
 
 def render_turns(prompts: Sequence[Prompt], options: config.Endpoint) -> list[Rendered]:
-    """Render the turns of a conversation as `{"model": …, "messages": [` + messages + `], …}`. What
-    one turn has for the system, all later ones have."""
+    """Render the turns of a conversation as `{"model": …, "messages": [` + messages + `], …}`.
+    Later turns keep the system texts of earlier ones."""
     turns, system = [], list[Any]()
     for prompt in prompts:
         rest = _rest(prompt, options)
@@ -311,7 +311,7 @@ class _ToolUse(msgspec.Struct, gc=False):
 
 
 class _BlockPart(msgspec.Struct, gc=False):
-    """What an event adds to a block."""
+    """An event's addition to a block."""
 
     text: str | None = None
     thinking: str | None = None
@@ -333,13 +333,13 @@ _decode_tool_use = msgspec.json.Decoder(_ToolUse).decode
 
 
 def read_body(body: bytes) -> Reply:
-    """Return a message with all blocks, as they came: the API refuses an altered one."""
+    """Return a message with all blocks unchanged: the API refuses changed blocks."""
     found = decode_valid(_decode_blocks, body).content or ()
     return _reply([bytes(block) for block in found], [])
 
 
 def read_events(payloads: Sequence[bytes]) -> Reply:
-    """Return the message whose blocks the events add up to."""
+    """Return the message with the blocks from these events."""
     blocks: dict[int, Json] = {}
     parts: dict[int, dict[str, list[Any]]] = {}
     for event in decode_events(_decode_block_events, payloads):
@@ -357,8 +357,8 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
 
 
 def _whole(block: Json, parts: dict[str, list[Any]], defects: list[Defect]) -> Json:
-    """Return a block with the parts of its events. The input of a tool is an object, so that parts
-    which are not JSON cannot go back."""
+    """Return a block with the parts of its events. The input of a tool is an object, so parts that
+    are not JSON cannot be sent back."""
     for name in ("text", "thinking", "signature"):
         if name in parts:
             block[name] = (block.get(name) or "") + "".join(parts[name])
@@ -373,7 +373,7 @@ def _whole(block: Json, parts: dict[str, list[Any]], defects: list[Defect]) -> J
 
 
 def _reply(blocks: list[bytes], defects: list[Defect]) -> Reply:
-    """Return a message with these blocks, without texts that are empty, which the API refuses."""
+    """Return a message with these blocks, except empty texts, which the API refuses."""
     known = [(block, decode_valid(_decode_tool_use, block)) for block in blocks]
     known = [(block, use) for block, use in known if use.type != "text" or use.text]
     ids = [use.id or "" for _, use in known if use.type == "tool_use"]
@@ -386,7 +386,7 @@ def _reply(blocks: list[bytes], defects: list[Defect]) -> Reply:
 
 
 def tool_results(results: Sequence[tuple[Call, bytes]]) -> bytes:
-    """Return one user's message with all results: the API requires them in the next message."""
+    """Return a user's message with all results, which the API requires as the next message."""
     blocks = b",".join(
         b'{"type":"tool_result","tool_use_id":%b,"content":%b}'
         % (msgspec.json.encode(call.id), content)

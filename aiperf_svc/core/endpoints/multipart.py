@@ -1,6 +1,6 @@
-"""Bodies of `multipart/form-data` (RFC 7578), in which APIs take files.
+"""Bodies of `multipart/form-data` (RFC 7578), for APIs with file uploads.
 
-All requests of a run have one boundary, which is part of their common head. No part may contain it.
+All requests of a run share a boundary, which is part of their common head. No part may contain it.
 """
 
 import base64
@@ -29,8 +29,8 @@ class FilePart(NamedTuple):
 
 
 def form_body(fields: Mapping[str, Any], file: FilePart) -> bytes:
-    """Return a body of these fields, in their order, and a file. A list becomes a part for each of
-    its elements, and an object is JSON. Raises ValueError if a part contains the boundary."""
+    """Return a body with these fields, in order, and a file. A list becomes one part per element,
+    and an object becomes JSON. Raises ValueError if a part contains the boundary."""
     parts = [
         (_disposition(name), _text(value).encode())
         for name, values in fields.items()
@@ -70,7 +70,7 @@ def as_json(body: bytes) -> bytes:
 
 
 def _parts(body: bytes) -> Iterator[tuple[str, str, str, bytes]]:
-    """Yield name, name of the file, media type and content of each part."""
+    """Yield name, file name, media type and content of each part."""
     for part in body.removesuffix(_END).split(_BEGIN)[1:]:
         head, _, content = part.removesuffix(b"\r\n").partition(_END_OF_HEAD)
         disposition, _, kind = head.decode().partition("\r\nContent-Type: ")
@@ -83,7 +83,7 @@ def _disposition(name: str) -> str:
 
 
 _ESCAPES: Final = (('"', "%22"), ("\r", "%0D"), ("\n", "%0A"))
-"""Characters that a name cannot hold, as browsers write them."""
+"""Characters that a name cannot contain, and their encoding in browsers."""
 
 
 def _quoted(name: str) -> str:

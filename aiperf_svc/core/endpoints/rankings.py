@@ -1,7 +1,7 @@
-"""Rankings of passages by a query: Cohere's `/v2/rerank`, `/rerank` of Text Embeddings Inference,
+"""Rankings of passages for a query: Cohere's `/v2/rerank`, `/rerank` of Text Embeddings Inference,
 and NVIDIA NIM's `/v1/ranking`.
 
-None of them streams. A response has a score for each passage; the scores are counted, not read.
+None of them streams. A response has a score for each passage; scores are counted, not parsed.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from aiperf_svc.domain.json_objects import Json
 class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: base.Count = None
     total_tokens: base.Count = None
-    """All tokens of a ranking are its prompt's."""
+    """All tokens of a ranking belong to its prompt."""
 
 
 class _Score(msgspec.Struct, gc=False):
     index: int
-    """Place of the passage in the request."""
+    """Index of the passage in the request."""
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -71,7 +71,7 @@ def _endpoint(
     of_text: Callable[[str], Any] = str,
     has_model: bool = True,
 ) -> Endpoint:
-    """Return one API. `of_text` makes the JSON of a query or a passage."""
+    """Return one API. `of_text` builds the JSON of a query or a passage."""
 
     def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
         body: Json = {"model": options.model} if has_model else {}

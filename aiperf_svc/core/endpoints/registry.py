@@ -29,11 +29,11 @@ ENDPOINTS: dict[EndpointType, Endpoint] = {
         IMAGE_GENERATION,
     )
 }
-"""All but those that the config itself describes."""
+"""All endpoints, except those that the config itself defines."""
 
 
 def endpoint_of(options: config.Endpoint) -> Endpoint:
-    """Return the endpoint of a config. Raises ValueError if it describes one of its own badly."""
+    """Return the endpoint of a config. Raises ValueError if the config defines it wrongly."""
     if options.type.has(Feature.CUSTOM):
         return custom_endpoint(options)
     return ENDPOINTS[options.type]
@@ -44,4 +44,4 @@ CONVERSATIONS: dict[EndpointType, Conversations] = {
     EndpointType.RESPONSES: responses.CONVERSATIONS,
     EndpointType.MESSAGES: messages.CONVERSATIONS,
 }
-"""How each API with `Feature.CONVERSATION` carries one."""
+"""How each API with `Feature.CONVERSATION` represents a conversation."""

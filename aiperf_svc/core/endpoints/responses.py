@@ -1,8 +1,8 @@
 """Responses (`/v1/responses`), OpenAI's API with typed events, streamed or not.
 
-Every event names its type, and a stream ends with the event that holds the whole response, its
-usage included; there is no `[DONE]`. An event that lacks the member its type is about is malformed:
-otherwise its beginning would look meaningless to the cache of events
+Every event names its type. A stream ends with the event that contains the whole response including
+its usage; there is no `[DONE]`. An event without the main member of its type is malformed.
+Otherwise its beginning would look meaningless to the cache of events
 (`core.responses.event_cache`).
 """
 
@@ -62,12 +62,12 @@ class _Part(msgspec.Struct, gc=False):
 
 
 class _Item(msgspec.Struct, gc=False):
-    """Item of the output: a message, reasoning, or a call of a tool."""
+    """Item of the output: a message, reasoning, or a tool call."""
 
     type: str = ""
     content: list[_Part] | None = None
     summary: list[_Part] | None = None
-    """Summary of reasoning, sent in place of its text."""
+    """Summary of reasoning, which replaces its text."""
     name: str | None = None
     arguments: Any = None
     input: str | None = None
@@ -92,7 +92,7 @@ class _Response(_Outcome, gc=False):
 
 
 class _Ending(msgspec.Struct, gc=False):
-    """Event that holds a whole response, of which the output has come before."""
+    """Event with a whole response, whose output came before."""
 
     response: _Outcome
 
@@ -109,7 +109,7 @@ _decode_body = msgspec.json.Decoder(_Response).decode
 
 
 def parse_event(data: bytes) -> Delta:
-    """Parse one event of a stream. Types without output, usage or an end give an empty Delta."""
+    """Parse one event of a stream. Types without output, usage or an end yield an empty Delta."""
     event = _decode_event(data)
     kind = event.type
     if kind in _ENDINGS:
@@ -162,7 +162,7 @@ def parse_body(body: bytes) -> Delta:
 
 
 def _ended(response: _Outcome, status: str) -> Delta:
-    """Return the usage, the end and the error of a response; `status` where it states none."""
+    """Return the usage, end and error of a response; `status` is the default for its status."""
     delta = Delta()
     usage = response.usage
     if usage is not None:
@@ -221,21 +221,21 @@ def _input(prompt: Prompt) -> str | list[Any]:
 
 
 def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return messages of the chat API as items of this one."""
+    """Convert messages of the chat API to items of this API."""
     items = [item for message in messages for item in _items_of(message)]
     return b",".join(map(msgspec.json.encode, items))
 
 
 def render_tools(tools: Sequence[Any]) -> list[Any]:
-    """Return definitions of tools of the chat API as this one has them."""
+    """Convert tool definitions of the chat API to this API."""
     return [
         {"type": "function", **tool["function"]} if is_chat_tool(tool) else tool for tool in tools
     ]
 
 
 def _items_of(message: Mapping[str, Any]) -> list[Json]:
-    """Return a message of the chat API as items: tool calls and their results are some of their
-    own. Reasoning, which this API takes back only with an id of the server, is left out. Raises
+    """Convert a message of the chat API to items. Tool calls and their results are separate items.
+    Reasoning, which this API only accepts with an id from the server, is dropped. Raises
     ValueError."""
     check_message(message, EndpointType.RESPONSES)
     role, content = message.get("role"), message.get("content")
@@ -261,22 +261,22 @@ def _items_of(message: Mapping[str, Any]) -> list[Json]:
 
 
 def _in_one(parts: list[Any]) -> Any:
-    """Return the parts of an assistant's content as one text, if they are texts: vLLM takes them in
-    parts only with the id and the status that a response of its own has."""
+    """Join the parts of an assistant's content if all are texts: vLLM accepts parts only with the
+    id and the status of one of its own responses."""
     texts = [part.get("text", part.get("refusal")) for part in parts if isinstance(part, Mapping)]
     is_text = len(texts) == len(parts) and all(isinstance(text, str) for text in texts)
     return "\n".join(texts) if is_text else parts
 
 
 def _part(part: Any) -> Any:
-    """Return a part of a content of the chat API as this one has it."""
+    """Convert a content part of the chat API to this API."""
     if not isinstance(part, Mapping) or part.get("type") not in ("text", "image_url"):
         return part
     if part["type"] == "text":
         return {**part, "type": "input_text"}
     image = part.get("image_url")
     image = image if isinstance(image, Mapping) else {"url": image}
-    # The default of the API, which vLLM does not have.
+    # The default of the API, which vLLM lacks.
     detail = image.get("detail") or "auto"
     return {"type": "input_image", "image_url": image.get("url"), "detail": detail}
 
@@ -317,20 +317,20 @@ _RESULTS: Final = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
 }
-"""Type of a call's result by that of the call. Servers have the results of all other tools."""
+"""Result type of each call type. For all other tools, servers have the results themselves."""
 _decode_items = msgspec.json.Decoder(list[_ItemEvent]).decode
 _decode_output = msgspec.json.Decoder(_Output).decode
 _decode_call = msgspec.json.Decoder(_CallItem).decode
 
 
 def read_body(body: bytes) -> Reply:
-    """Return all items of the output, as they came."""
+    """Return all items of the output unchanged."""
     return _reply([bytes(item) for item in decode_valid(_decode_output, body).output or ()])
 
 
 def read_events(payloads: Sequence[bytes]) -> Reply:
-    """Return the items of the events at which they were done: only these are sure to be complete.
-    A stream without such events has the items in its last one."""
+    """Return the items from the events that complete them, since only these items are surely
+    complete. Without such events, the items are in the stream's last event."""
     done: dict[int, bytes] = {}
     whole = b""
     for event in decode_events(_decode_items, payloads):

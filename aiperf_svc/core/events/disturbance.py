@@ -1,12 +1,12 @@
-"""Measures what each event of a run did to its load, from the records of the requests.
+"""Measures the effects of each event of a run on its load, from the records of the requests.
 
-Only an open loop can be measured: it keeps sending while a server is away. A request belongs to the
-second in which it was due, not to that in which it was sent or answered.
+Only an open loop can be measured, because it keeps sending while a server is down. A request
+belongs to the second in which it was due, not to that in which it was sent or answered.
 
-The recovery is computed from counts of requests by second: a server that answers nothing has no
-fewer requests. Second 0 begins with the disturbance. A share of the requests that were
-due, and not a rate, is compared with the one before: it does not change with random arrivals or
-with stages of the load, and at a constant rate it is the same comparison.
+The recovery is computed from counts of requests by second, because the number of requests does not
+fall when a server does not respond. Second 0 begins with the disturbance. The share of good
+requests among the due ones, not a rate, is compared with the share before. It does not depend on
+random arrivals or stages of the load, and at a constant rate both comparisons are equal.
 """
 
 import functools
@@ -30,18 +30,18 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 Counts = NDArray[np.int64]
 
 WINDOW_S = 10
-"""Length of the window over which a share is taken: one second has too few requests."""
+"""Length of the window for a share, because one second has too few requests."""
 HOLD_S = 30
-"""Time for which the share must hold: the end of a queue is not a recovery if another follows."""
+"""Time that the share must hold, because the end of one queue may be followed by another."""
 BASELINE_S = 60
-"""Longest time before a disturbance that it is compared with."""
+"""Maximum time before a disturbance that serves as its baseline."""
 RECOVERED_SHARE = 0.95
 """Share of the baseline that counts as recovered."""
 _ROUNDING = 1e-9
 
 
 def recovered_second(good: Counts, due: Counts, *, least: float) -> int | None:
-    """Return the first second after which the share of good requests stays at `least` or above.
+    """Return the first second from which the share of good requests stays at `least` or above.
 
     It is the lowest s for which every window of `WINDOW_S` seconds within [s, s + `HOLD_S`) has
     `good >= least * due`. A window without a request holds. None: there is no such second, or fewer
@@ -51,7 +51,7 @@ def recovered_second(good: Counts, due: Counts, *, least: float) -> int | None:
         return None
     excess = np.concatenate([[0.0], np.cumsum(good - least * due)])
     holds = excess[WINDOW_S:] - excess[:-WINDOW_S] >= -_ROUNDING * max(1, int(due.sum()))
-    # A run of so many windows fills the time that it must hold.
+    # Consecutive windows that together cover the time to hold.
     needed = HOLD_S - WINDOW_S + 1
     held = np.concatenate([[0], np.cumsum(holds)])
     found = np.flatnonzero(held[needed:] - held[:-needed] == needed)
@@ -59,20 +59,20 @@ def recovered_second(good: Counts, due: Counts, *, least: float) -> int | None:
 
 
 def debt(beyond: int, due: int, *, usual_share: float, rate: float) -> tuple[float, float]:
-    """Return the SLO debt: the requests beyond the SLO that the share of the baseline does not
-    explain, and the seconds in which the baseline's rate makes so many due.
+    """Return the SLO debt: the requests beyond the SLO that exceed the baseline's share, and the
+    seconds in which the baseline's rate makes so many requests due.
 
-    `beyond` of `due` requests missed the SLO, `usual_share` of those before.
+    `beyond` of `due` requests missed the SLO; `usual_share` is the share of misses before.
     """
     requests = max(0.0, beyond - usual_share * due)
     return requests, requests / rate if rate else 0.0
 
 
 def longest_gap(moments: NDArray[np.int64], *, begin: int, end: int) -> int:
-    """Return the longest time without a moment that overlaps [begin, end), in their unit.
+    """Return the longest time without a moment that overlaps [begin, end), in the same unit.
 
-    `moments` are in no particular order. A gap may begin before `begin`; one that is open at `end`
-    ends there. Without a moment before, the first gap begins with `begin`.
+    `moments` are in no particular order. A gap may begin before `begin`; a gap that is open at
+    `end` ends there. Without an earlier moment, the first gap begins at `begin`.
     """
     ordered = np.sort(moments[moments < end])
     place = int(np.searchsorted(ordered, begin, side="right"))
@@ -86,9 +86,9 @@ GAP_BIN_NS = 10**6
 """Resolution of gaps between tokens."""
 _BINS_PER_S = SECOND // GAP_BIN_NS
 SLOWER = 1.25
-"""Factor on the baseline's p95 that is the limit of a run without an SLO on its first tokens."""
+"""Without an SLO on first tokens, their limit is the baseline's p95 times this."""
 MOST_BINS = 600
-"""Most bins of a plot; their width is a whole number of seconds."""
+"""Maximum bins of a plot. Their width is a whole number of seconds."""
 _TOKEN_COLUMNS = ("first_token_wall_ns", "second_token_wall_ns")
 _UNCONNECTED = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS)
 _BROKEN = (
@@ -104,15 +104,15 @@ _NAMES = tuple(LOST_KINDS)
 
 
 class Disturbances(NamedTuple):
-    """What the events of a run did to its load."""
+    """Effects of a run's events on its load."""
 
     events: tuple[Disturbance, ...]
     counts: DueCounts | None
-    """None without a request."""
+    """None without any requests."""
 
     @property
     def lost(self) -> int:
-        """Number of lost requests that errors count too."""
+        """Number of lost requests that are also counted as errors."""
         not_errors = ("unsent", "unanswered")
         return sum(
             count
@@ -124,20 +124,20 @@ class Disturbances(NamedTuple):
 
 @dataclass(frozen=True)
 class DisturbedLoad:
-    """The requests of a phase with events. Shares and latencies leave out clients that may leave
+    """The requests of a phase with events. Shares and latencies exclude clients that may leave
     early, as everywhere (`exclude_abandoned`)."""
 
     rows: PhaseRows
     clocks: ClockMap
     window: LoadWindow
     slo_ms: float | None
-    """Limit that the SLO has for the first token; None without one."""
+    """SLO's limit for the first token; None without one."""
     is_good: Callable[[Chunk], Mask] | None
-    """Which completed requests are within the SLO; None: those within the limit of the first
+    """Selects completed requests within the SLO; None: those within the limit for the first
     token."""
 
     def measure(self, events: Sequence[Event], reports: Sequence[EventReport]) -> Disturbances:
-        """Return what each event did. An event without a report was not done."""
+        """Return the effects of each event. An event without a report was not carried out."""
         known = {report.number: report for report in reports}
         of_each = [known.get(number, EventReport(number=number)) for number in range(len(events))]
         found = list(map(self._described, events, of_each))
@@ -148,14 +148,14 @@ class DisturbedLoad:
             is_judged = each.begin_s in begins
             done = self._measured(each, free_from_s, end_s, begins) if is_judged else each
             measured.append(done)
-            # What the next event is compared with is a server that has recovered from this one.
+            # The baseline of the next event must be a server that has recovered from this one.
             free_from_s = max(free_from_s, done.end_s, done.begin_s + (done.recovery_s or 0.0))
         return Disturbances(tuple(measured), self._counts(measured))
 
     def _judged_begins(
         self, found: Sequence[Disturbance], reports: Sequence[EventReport], ends: Sequence[float]
     ) -> list[float]:
-        """Return when the events began that were done and have a second before and after them."""
+        """Return the begins of the events that were carried out, with a second before and after."""
         free_from_s, begins = self.window.ramp_ns / 1e9, list[float]()
         for each, report, end_s in zip(found, reports, ends, strict=True):
             has_time = min(each.begin_s - free_from_s, end_s - each.begin_s) >= 1
@@ -165,7 +165,7 @@ class DisturbedLoad:
         return begins
 
     def _described(self, event: Event, report: EventReport) -> Disturbance:
-        """Return what the report says. An event that was not done has its planned time."""
+        """Return the content of the report. A skipped event has its planned time."""
         begin_s, end_s = (
             (wall_ns - self.window.begin_ns) / SECOND if wall_ns else 0.0
             for wall_ns in (report.begin_wall_ns, report.end_wall_ns)
@@ -197,7 +197,7 @@ class DisturbedLoad:
     def _measured(
         self, event: Disturbance, free_from_s: float, end_s: float, begins: Sequence[float]
     ) -> Disturbance:
-        """Return what an event did; `begins` are those of all that are judged."""
+        """Return the effects of an event; `begins` are those of all judged events."""
         begin_ns, end_ns = self._wall_ns(event.begin_s), self._wall_ns(end_s)
         before_s = int(min(BASELINE_S, event.begin_s - free_from_s))
         after_s = (end_ns - begin_ns) // SECOND
@@ -211,7 +211,7 @@ class DisturbedLoad:
             self._add(seen, chunk, limit_ms)
         begin_bin, end_bin = begin_ns // GAP_BIN_NS, end_ns // GAP_BIN_NS
         first_bin = begin_bin - before_s * _BINS_PER_S
-        # The last token before the baseline begins its first gap.
+        # The last token before the baseline starts its first gap.
         tokens = self._tokens[np.searchsorted(self._tokens, first_bin - _BINS_PER_S) :]
         has_tokens = bool(len(tokens))
         rate = seen.all_before / before_s
@@ -223,7 +223,7 @@ class DisturbedLoad:
         )
         usual = seen.completed_before / max(1, seen.due_before)
         lost = zip(_NAMES, seen.lost.tolist(), strict=True)
-        # The last second may be cut short by the end.
+        # The end may cut the last second short.
         due, completed, within = (
             counts[:after_s] for counts in (seen.due, seen.completed, seen.within)
         )
@@ -250,7 +250,7 @@ class DisturbedLoad:
         )
 
     def _limit(self, begin_ns: int, before_s: int) -> tuple[float, str]:
-        """Return the limit of the first token: the SLO's, or what the baseline's p95 allows."""
+        """Return the limit for the first token: the SLO's, or one from the baseline's p95."""
         if self.slo_ms is not None:
             return self.slo_ms, "slo"
         values = []
@@ -273,14 +273,14 @@ class DisturbedLoad:
         within = completed & (_first_ms(chunk) <= limit_ms)
         good = within if self.is_good is None else completed & self.is_good(chunk)
         seconds = (due - seen.begin_ns) // SECOND
-        # A request is lost to one event: one that breaks to the last event before its end, one that
-        # is not answered to the event after which it was due.
+        # A request is lost to one event. A broken request is lost to the last event before its end,
+        # an unanswered one to the event after which it was due.
         breaks = has_failed & ~np.isin(outcome, _UNANSWERED) & (chunk["error"] != ErrorKind.TIMEOUT)
         is_later = breaks & (end >= seen.next_ns)
         is_after = (seconds >= 0) & (due < seen.end_ns) & ~is_later
         in_flight = has_failed & (seconds < 0) & (end >= seen.begin_ns)
         is_own = in_flight & ~is_later & (breaks | seen.is_first)
-        # The verdict takes these from the errors, which count those of all clients.
+        # The verdict subtracts these from the errors, which include those of all clients.
         is_lost = is_own | (is_after & has_failed)
         seen.lost += np.bincount(lost_kinds(chunk.where(is_lost)), minlength=len(_NAMES))
         waits = ~chunk["is_abandoning"]
@@ -304,7 +304,7 @@ class DisturbedLoad:
 
     @functools.cached_property
     def _tokens(self) -> NDArray[np.int64]:
-        """When tokens of completed requests came, in `GAP_BIN_NS`: each time once, in order."""
+        """Distinct sorted times of tokens of completed requests, in `GAP_BIN_NS`."""
         found = [np.empty(0, dtype=np.int64)]
         for chunk in self.rows.chunks(Population.COMPLETED):
             columns = (*(chunk[name] for name in _TOKEN_COLUMNS), last_content(chunk))
@@ -338,20 +338,20 @@ class DisturbedLoad:
 
 
 class _Seconds:
-    """Counts of the requests of a baseline, and of each second from an event on."""
+    """Counts of the requests of a baseline, and of each second after an event."""
 
     def __init__(self, begin_ns: int, end_ns: int, before_s: int, *, is_first: bool) -> None:
         self.begin_ns, self.end_ns, self.before_s = begin_ns, end_ns, before_s
         self.is_first = is_first
         self.next_ns = np.iinfo(np.int64).max
-        """Begin of the next event that is judged."""
+        """Begin of the next judged event."""
         bins = -(-(end_ns - begin_ns) // SECOND)
         self.all_before = self.due_before = self.completed_before = self.good_before = 0
-        """Requests of the baseline: all, and those that the event found in flight left out."""
+        """Requests of the baseline: all of them, then without those in flight at the event."""
         self.due, self.completed, self.within, self.good = (_zeros(bins) for _ in range(4))
         self.lost = _zeros(len(_NAMES))
         self.lost_in_flight = 0
-        """Requests that were in flight at the event and got lost: their seconds are before it."""
+        """Requests in flight at the event that were lost. They were due before the event."""
 
 
 def _zeros(count: int) -> Counts:
@@ -363,7 +363,7 @@ def _seconds(found: int | None) -> float | None:
 
 
 def _first_ms(chunk: Chunk) -> Floats:
-    """Return the time from due to first token, or to the last one if the response is not a stream;
+    """Return the time from due to first token, or to the last byte if the response is not a stream;
     NaN without one."""
     first = np.where(chunk["is_streamed"], chunk["first_token_wall_ns"], last_content(chunk))
     found: Floats = (first - chunk["due_wall_ns"]) / 1e6
@@ -372,7 +372,7 @@ def _first_ms(chunk: Chunk) -> Floats:
 
 
 def lost_kinds(chunk: Chunk) -> NDArray[np.int64]:
-    """Return the kind of each lost request, as its place in `LOST_KINDS`."""
+    """Return the kind of each lost request as an index into `LOST_KINDS`."""
     error, outcome = chunk["error"], chunk["outcome"]
     has_token = chunk["is_streamed"] & (chunk["first_token_wall_ns"] != 0)
     is_broken = np.isin(error, _BROKEN)
@@ -393,7 +393,7 @@ def lost_kinds(chunk: Chunk) -> NDArray[np.int64]:
 
 
 def event_scalars(events: Sequence[Disturbance]) -> dict[str, float]:
-    """Return the metrics of the events of a run by tag. A time that was not reached is left out."""
+    """Return the metrics of a run's events by tag, without times that were not reached."""
     judged = [each for each in events if each.judged_s]
     if not judged:
         return {}

@@ -1,6 +1,6 @@
-"""What is known of the events of a run: the runner's report of each, and what it did to the load.
+"""Types of a run's events: the runner's report of each, and its effects on the load.
 
-This module has only types, which the runner reads without NumPy.
+This module only has types, which the runner imports without NumPy.
 """
 
 from collections.abc import Sequence
@@ -20,30 +20,30 @@ LOST_KINDS = {
     "unsent": "due and not sent before the load's end",
     "other": "any other error",
 }
-"""Kinds of lost requests, and what each means."""
+"""Kinds of lost requests, and their meanings."""
 
 
 class EventReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Report of the runner on one event. Times are by the clock of the run's records manager."""
+    """The runner's report of one event. Times are by the clock of the run's records manager."""
 
     number: int
-    """Its place in `events` of the config, from 0."""
+    """Its index in `events` of the config."""
     what: str = ""
-    """Name of what was disturbed."""
+    """Name of the disturbed object."""
     begin_wall_ns: int = 0
-    """Time just before it was done; 0: not done."""
+    """Time just before it was carried out; 0: not carried out."""
     end_wall_ns: int = 0
-    """Time at which it was undone; 0: not yet, or nothing is to be undone."""
+    """Time at which it was undone; 0: not yet, or nothing to undo."""
     evidence: str = ""
-    """What shows that it happened, and that it was undone; empty: not verified."""
+    """Evidence that it happened and was undone; empty: not verified."""
     problem: str = ""
-    """Why it was not done, not verified, or not undone."""
+    """Why it was not carried out, verified or undone."""
     is_over: bool = False
-    """True if nothing of it follows."""
+    """True if the report is final."""
 
 
 class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
-    """What an event did to the load. Times are in seconds; `begin_s` and `end_s` count from the
+    """Effects of an event on the load. Times are in seconds; `begin_s` and `end_s` count from the
     start of the load. Requests belong to the time at which they were due."""
 
     do: str
@@ -51,37 +51,37 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     begin_s: float
     end_s: float
-    """When it was undone; of an event that is not undone, its begin."""
+    """When it was undone; its begin if it is not undone."""
     is_verified: bool
     evidence: str
     problem: str
     judged_s: float = 0.0
-    """Time from its begin to the next event, or to the end of the load: what it is judged by."""
+    """Time from its begin to the next event or the end of the load, over which it is judged."""
     baseline_s: float = 0.0
-    """Length of the time before it that it is compared with."""
+    """Length of its baseline, the time before it."""
     baseline_rate: float = 0.0
-    """Requests a second that were due in it, of clients that wait for the end."""
+    """Due requests per second in the baseline, of clients that wait for the end."""
     lost: dict[str, int] = {}
-    """Requests that got no whole response, by kind: those due since its begin, and those that were
-    in flight then. Of several events, a request that breaks is lost to the last one before its end,
-    and one without an answer to that after which it was due."""
+    """Requests without a whole response, by kind: those due since its begin, and those in flight at
+    its begin. With several events, a broken request is lost to the last event before its end, an
+    unanswered one to the event after which it was due."""
     longest_gap_s: float | None = None
-    """Longest time without a token of a request that completed. Of each request the first, the
-    second and the last token are known. None without a measurement."""
+    """Longest time without a token of a completed request. The first, second and last token of each
+    request are known. None without a measurement."""
     usual_gap_s: float | None = None
     """The same in the baseline."""
     throughput_recovery_s: float | None = None
-    """Time from its begin after which the share of requests that complete stays at 95% of the
-    baseline's; None: not reached in `judged_s`."""
+    """Time from its begin until the share of completed requests stays at 95% of the baseline's;
+    None: not reached in `judged_s`."""
     latency_recovery_s: float | None = None
-    """Time from its begin after which 95% of the requests due stay within `limit_ms`; None: not
-    reached in `judged_s`."""
+    """Time from its begin until 95% of the due requests stay within `limit_ms`; None: not reached
+    in `judged_s`."""
     limit_ms: float = 0.0
-    """Limit of the time from due to first token, or to the last one without a stream."""
+    """Limit for the time from due to first token, or to the last one without a stream."""
     limit_source: str = ""
-    """Where this limit comes from: `slo` or `baseline`."""
+    """Source of this limit: `slo` or `baseline`."""
     debt_requests: float = 0.0
-    """Requests beyond the SLO that the share of the baseline does not explain."""
+    """Requests beyond the SLO that exceed the baseline's share."""
     debt_s: float = 0.0
     """The same in seconds of the baseline's rate."""
 
@@ -98,7 +98,7 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """How it was verified, and what it was compared with, in one line."""
+        """How it was verified, and its baseline, on one line."""
         proof = f"verified: {self.evidence}" if self.is_verified else self.problem
         if not self.judged_s:
             return f"{self.do}: {proof}"
@@ -114,18 +114,18 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests by the time at which they were due, from the start of the load, as a rate in each
-    bin of `width_s`."""
+    """Requests by due time from the start of the load, as a rate in each bin of
+    `width_s`."""
 
     width_s: float
     due_per_s: list[float]
     completed_per_s: list[float]
     within_per_s: list[float]
-    """Those within the SLO, or within the limit of the first event."""
+    """Requests within the SLO, or within the limit of the first event."""
 
 
 def event_tables(events: Sequence[Disturbance]) -> list[ShownTable]:
-    """Return a row for each event, and how it was verified."""
+    """Return a row for each event, and notes on how it was verified."""
     rows = []
     for each in events:
         begin = f"{each.begin_s:.1f} s"

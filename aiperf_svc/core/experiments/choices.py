@@ -1,10 +1,10 @@
-"""What an experiment shows: which combination is best, and which are on the front of throughput
-against latency.
+"""Selects what an experiment reports: the best combination, and the front of throughput against
+latency.
 
-A combination in which the target or a step failed in a repetition, which its means leave out, is
-neither the best of a value nor on the front. Nor is one that misses the SLO, or that a search has
-not found to hold, the best of a value. The means of repetitions have intervals. Where those of the
-best and of another overlap, the experiment does not tell which of the two is better.
+A combination in which the target or a step failed in a repetition is excluded from both, since its
+means omit that repetition. A combination that misses the SLO, or that a search has not found to
+hold, is not the best of a value either. The means of repetitions have intervals. If those of the
+best and of another combination overlap, the experiment does not show which of the two is better.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from aiperf_svc.core.results.slo_results import HELD
 REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")
 TOKEN_THROUGHPUT = RowKey("output_token_throughput", "avg")
 LATENCIES = (RowKey("time_to_first_token", "p99"), RowKey("request_latency", "p99"))
-"""The first of these that every combination has is the latency of the front."""
+"""The latency of the front is the first of these that every combination has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Best:
     combination: Combination
     value: Aggregate
     rivals: tuple[Combination, ...]
-    """The others whose intervals overlap with its own."""
+    """Other combinations whose intervals overlap with its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The combinations than which no other is better in throughput and latency at once, without
+    """The combinations that no other combination beats in both throughput and latency, without
     those in which the target or a step failed."""
 
     throughput: RowKey
@@ -44,11 +44,11 @@ class Front:
     points: tuple[Combination, ...]
     """All combinations that have both values."""
     optimal: tuple[Combination, ...]
-    """Those on the front, by growing throughput."""
+    """Those on the front, by increasing throughput."""
 
 
 def best_of(summary: ExperimentSummary, search: SearchReport | None = None) -> tuple[Best, ...]:
-    """Return the best combination for each value of the headline that has a better direction."""
+    """Return the best combination for each headline value that has a better direction."""
     found = (best(summary, key, search) for key in summary.headline)
     return tuple(each for each in found if each is not None)
 
@@ -56,8 +56,8 @@ def best_of(summary: ExperimentSummary, search: SearchReport | None = None) -> t
 def best(
     summary: ExperimentSummary, key: RowKey, search: SearchReport | None = None
 ) -> Best | None:
-    """Return the best combination by one value, of those that hold the SLO; None without a
-    direction, or if all of these have the same value."""
+    """Return the best combination by one value among those that hold the SLO. None if the value has
+    no direction or is the same for all of them."""
     better = summary.metrics[key.tag].better if key.tag in summary.metrics else ""
     known = [e for e in summary.combinations if key in e.values and _may_be_best(e, search)]
     if not better or len({each.values[key].mean for each in known}) < 2:
@@ -80,13 +80,13 @@ def _may_be_best(each: Combination, search: SearchReport | None) -> bool:
 
 
 def _overlap(one: Aggregate, other: Aggregate) -> bool:
-    """True if two intervals overlap. A single run is a point."""
+    """Return whether two intervals overlap. A single run is a point."""
     return abs(one.mean - other.mean) <= (one.half_width or 0.0) + (other.half_width or 0.0)
 
 
 def front(summary: ExperimentSummary, *, throughputs: Sequence[RowKey] = ()) -> Front | None:
-    """Return the front of throughput against latency: by the first of `throughputs` and of the
-    latencies that every combination has. None if there is no such pair."""
+    """Return the front of throughput against latency, for the first of `throughputs` and the first
+    latency that every combination has. None if there is no such pair."""
     measured = [each for each in summary.combinations if each.values]
     throughput, latency = _objectives(summary, measured, throughputs)
     if throughput is None or latency is None:

@@ -1,4 +1,4 @@
-"""Trials of the same parameters, and the mean of each value over them."""
+"""Trials with the same parameters, and the mean of each value over them."""
 
 import math
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Parameter:
 
     name: str
     values: tuple[Any, ...]
-    """Numbers by size, anything else in the order of the trials."""
+    """Numbers in ascending order, other values in the order of the trials."""
 
     @property
     def is_number(self) -> bool:
-        """True if it can be an axis of a plot."""
+        """True if it can be the axis of a plot."""
         return all(map(is_number, self.values))
 
 
@@ -34,11 +34,11 @@ class TrialRow:
 
     outcome: TrialOutcome
     measured: Measured | None
-    """None when nothing was measured."""
+    """None if nothing was measured."""
     measurements: tuple[Measurement, ...] = ()
-    """What it measured of nodes; empty unless it is of a qualification."""
+    """Its measurements of nodes; empty unless it belongs to a qualification."""
     length_s: float = 0.0
-    """From the start of its load to the end."""
+    """Seconds from the start of its load to the end."""
     end_wall_ns: int = 0
 
     @property
@@ -47,7 +47,7 @@ class TrialRow:
 
     @property
     def left_out(self) -> str:
-        """Why its numbers are not used; empty if they are."""
+        """Reason for excluding its numbers; empty if they count."""
         if self.outcome.state != DONE:
             return f"{self.outcome.state}: {self.outcome.reason}".removesuffix(": ")
         if self.measured is None:
@@ -84,7 +84,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """The trials of the same parameters."""
+    """Trials with the same parameters."""
 
     parameters: Parameters
     rows: tuple[TrialRow, ...]
@@ -92,26 +92,26 @@ class Combination:
 
     @property
     def left_out(self) -> tuple[TrialRow, ...]:
-        """Trials whose numbers are not used."""
+        """Trials whose numbers are excluded."""
         return tuple(row for row in self.rows if row.left_out)
 
     @property
     def has_failed(self) -> bool:
-        """True if the target, or a step of a tool, failed in a trial: its means are of the others,
-        which show it as better than it is."""
+        """True if the target or a tool's step failed in a trial. Its means exclude that trial and
+        are therefore too good."""
         return any(is_failure(row.measured.cause) for row in self.rows if row.measured is not None)
 
     def mean(self, key: RowKey) -> float | None:
-        """Return the mean of a value, None if it is not known."""
+        """Return the mean of a value; None if unknown."""
         found = self.values.get(key)
         return None if found is None else found.mean
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite number that is not a switch."""
+    """Return whether a value is a finite number, not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def identity(parameters: Parameters) -> bytes:
-    """Return what is the same for the same parameters, in any order."""
+    """Return bytes that are equal for equal parameters in any order."""
     return msgspec.json.encode(parameters, order="deterministic")

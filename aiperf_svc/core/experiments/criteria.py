@@ -1,4 +1,4 @@
-"""What `holds:` of a search asks for, as an SLO of its trials, and a trial's result by it."""
+"""Converts `holds:` of a search into an SLO of its trials, and evaluates a trial by it."""
 
 from aiperf_svc.config.search import Limit, Search
 from aiperf_svc.config.slo import Objective, Slo
@@ -19,13 +19,13 @@ CURVE = (
     "request_latency:p99",
     "output_token_throughput:avg",
 )
-"""Statistics that a search shows for each point, as far as a trial has them. A narrow terminal has
-the first of them."""
+"""Statistics that a search shows for each point, if a trial has them. A narrow terminal shows only
+the first ones."""
 
 
 def searched_slo(search: Search, slo: Slo) -> Slo:
-    """Return the SLO that the trials of a search have. Raises ValueError that says what is wrong
-    and what was expected."""
+    """Return the SLO of a search's trials. Raises ValueError with the problem and what was
+    expected."""
     holds = search.condition()
     if search.maximize is not None:
         _check_maximized(search.maximize)
@@ -62,7 +62,7 @@ def _check_maximized(tag: str) -> None:
 
 
 def trial_result(found: InferenceResult, search: Search) -> SearchedTrial:
-    """Return what a search needs of the results of a trial."""
+    """Return the data about a trial's results that a search needs."""
     share = search.condition()
     problem = ""
     if found.verdict is Severity.INVALID and found.cause not in (TARGET_FAILING, ENDED_EARLY):
@@ -70,15 +70,15 @@ def trial_result(found: InferenceResult, search: Search) -> SearchedTrial:
     problem = problem or _without_data(found)
     evidence: tuple[Evidence, ...] = ()
     if isinstance(share, float):
-        evidence = (_of_goodput(found, share),)
+        evidence = (_goodput_evidence(found, share),)
     else:
-        evidence = tuple(_of_objective(found, objective) for objective in found.slo)
+        evidence = tuple(_objective_evidence(found, objective) for objective in found.slo)
     return SearchedTrial(
         evidence=evidence,
         verdict=f"{found.verdict}: {found.cause}" if found.cause else str(found.verdict),
         is_client_bound=found.cause == "client-bound",
         problem=problem,
-        # What was measured of a load that ended early is not what that load does.
+        # Measurements of a load that ended early do not describe the whole load.
         statistics={} if found.early_end else statistics_of(found, search.maximize),
     )
 
@@ -88,15 +88,15 @@ def _first_reason(found: InferenceResult) -> str:
 
 
 def searched_trial(found: RunResult | None, search: Search | None) -> SearchedTrial | None:
-    """Return what a search needs of a trial; None without a search or without results."""
+    """Return the data about a trial that a search needs; None without a search or results."""
     if search is None or not isinstance(found, InferenceResult):
         return None
     return trial_result(found, search)
 
 
 def _without_data(found: InferenceResult) -> str:
-    """Return which metric of an objective no response had; empty if every one has data, or there
-    was no response."""
+    """Return which objective's metric was absent from all responses. Empty if every metric has data
+    or there was no response."""
     if not found.has_succeeded:
         return ""
     tags = dict.fromkeys(objective.metric for objective in found.slo)
@@ -110,7 +110,7 @@ def failed_trial(reason: str) -> SearchedTrial:
 
 
 def statistics_of(found: InferenceResult, maximized: str | None) -> dict[str, float]:
-    """Return the statistics of a trial that a search shows, and the one that it maximizes."""
+    """Return a trial's statistics that a search shows, plus the one that it maximizes."""
     values: dict[str, float] = {}
     for name in dict.fromkeys((*([f"{maximized}:avg"] if maximized else []), *CURVE)):
         tag, _, stat = name.partition(":")
@@ -120,20 +120,20 @@ def statistics_of(found: InferenceResult, maximized: str | None) -> dict[str, fl
     return values
 
 
-def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
+def _objective_evidence(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     metric, stat, bound = result.metric, result.stat, result.bound
     measured, limit = result.measured, result.limit
     is_thin = metric in found.metrics and found.metrics[metric].is_unreliable(stat)
     is_within = measured is not None and (
         measured <= limit if bound == "max" else measured >= limit
     )
-    # A miss for another reason than the values, such as failed requests, needs no number of them.
+    # A miss for another reason than the values, such as failed requests, needs no number.
     is_other_miss = result.judged and not result.ok and (is_within or measured is None)
     key = (metric, stat, bound, limit)
     batches = next(
         (b for b in found.slo_batches if (b.metric, b.stat, b.bound, b.limit) == key), None
     )
-    # What misses its objective for another reason than its values misses it whatever they are.
+    # Such a miss is certain, whatever the values are.
     has_batches = batches is not None and (result.ok or not is_within) and not is_thin
     is_met = None if not result.judged or (is_thin and not is_other_miss) else result.ok
     name = f"{stat} {CATALOG[metric].name if metric in CATALOG else metric}"
@@ -141,10 +141,10 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     text = f"{name}: {result.reason}" if result.reason and (is_other_miss or is_unknown) else ""
     is_rate_met = result.ok and bound == "min"
     if found.cause == TARGET_FAILING and (is_met is None or is_rate_met):
-        # A rate leaves out the requests that failed, and may be high enough without them.
+        # A rate excludes failed requests, and may be high enough without them.
         has_batches, is_met, text = False, False, f"{name}: {_first_reason(found)}"
     if found.early_end:
-        # Only objectives that are missed are known.
+        # Only missed objectives are known.
         has_batches, is_met = batches is not None, None if batches is None else False
         is_unknown = False
         text = f"ended early: {found.early_end}"
@@ -165,7 +165,7 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     )
 
 
-def _of_goodput(found: InferenceResult, share: float) -> Evidence:
+def _goodput_evidence(found: InferenceResult, share: float) -> Evidence:
     batches = next((each for each in found.slo_batches if each.metric == GOODPUT), None)
     counts = batches.counts if batches else ()
     totals = batches.totals if batches else ()

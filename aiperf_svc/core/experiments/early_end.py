@@ -1,9 +1,9 @@
-"""Notices that a trial of a search breaks whatever its other requests will show.
+"""Detects that a trial of a search breaks, whatever its remaining requests will show.
 
-The judgement is that of the whole trial: the batches of its planned time, in which every request
-that has not ended counts as one within the limit. If even these break, so does the trial, and its
-load can end. Only a load with a rate and a duration has a known number of requests, and only if
-each conversation is one request: the rate is that of conversations.
+The criterion is that of the whole trial: the batches of its planned time, where every unfinished
+request counts as within the limit. If even these break, so does the trial, and its load can end.
+The number of requests is only known for a load with a rate and a duration, and only if each
+conversation is one request, since the rate is that of conversations.
 """
 
 import math
@@ -24,8 +24,8 @@ from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 _SIGMAS = 5
-"""Arrivals vary; hardly ever is their number so many standard deviations above its mean."""
-_WITH_CONVERSATIONS = (
+"""Random arrivals exceed their mean by more than this many standard deviations hardly ever."""
+_CONVERSATION_KINDS = (
     DatasetKind.MULTI_TURN,
     DatasetKind.SHAREGPT,
     DatasetKind.MOONCAKE_TRACE,
@@ -37,7 +37,7 @@ class EarlyEndDetector:
     """Collects the requests of one trial as they end."""
 
     def __init__(self, config: BenchmarkConfig, search: Search) -> None:
-        """`config` is that of the trial, with the objectives of the search."""
+        """`config` is the trial's, with the objectives of the search."""
         self._slo, self._load = config.slo, config.load
         share = search.condition()
         self._least_good = share if isinstance(share, float) else None
@@ -51,17 +51,17 @@ class EarlyEndDetector:
         self._end_ns = start_wall_ns + (self._load.duration or 0)
 
     def add(self, rows: Rows) -> None:
-        """Record requests that have ended."""
+        """Record finished requests."""
         if self._most is None or not self._begin_ns:
             return
         columns = {name: rows[name] for name in METRIC_DTYPE.names or ()}
         phase = PhaseRows(columns)
-        # By the workers' own clocks: a batch is long compared with what they differ by.
+        # Uses the workers' own clocks, since a batch is long compared with their differences.
         new = batches_between(phase, ClockMap(), self._slo, self._begin_ns, self._end_ns)
         self._found = tuple(map(_sum, self._found, new)) if self._found else new
 
     def early_end(self) -> EarlyEnd | None:
-        """Return why the load need not go on; None if it does."""
+        """Return why the load can end early; None if it must continue."""
         broken = tuple(each for each in map(self._best_case, self._found) if self._breaks(each))
         if not broken:
             return None
@@ -95,11 +95,11 @@ class EarlyEndDetector:
 
 
 def most_requests(config: BenchmarkConfig) -> float | None:
-    """Return the most requests that a load has after its ramp; None if unknown."""
+    """Return the maximum number of requests of a load after its ramp; None if unknown."""
     load = config.load
     if load.request_rate is None or load.bursts or not load.duration or load.requests is not None:
         return None
-    if config.dataset.kind in _WITH_CONVERSATIONS or config.dataset.turns.number != Turns().number:
+    if config.dataset.kind in _CONVERSATION_KINDS or config.dataset.turns.number != Turns().number:
         return None
     mean = load.request_rate * (load.duration - load.ramp) / 1e9
     if load.arrival.pattern == "constant":

@@ -1,9 +1,9 @@
 """Decides whether a system holds an objective at one load, from one run or several.
 
 A percentile is within its limit if the share of requests beyond the limit is small enough. That
-share is a mean over requests, so it is estimated without bias from batches of consecutive requests,
-which the percentiles of batches are not: these hide a short time in which everything is slow.
-Requests are not independent, so the uncertainty is that between batches (ratio estimator over batch
+share is a mean over requests, so batches of consecutive requests give an unbiased estimate of it.
+Percentiles of batches are biased: they hide a short time in which everything is slow. Requests are
+not independent, so the uncertainty is computed between batches (ratio estimator over batch
 means; Law, Simulation Modeling and Analysis, 9.5).
 """
 
@@ -18,7 +18,7 @@ from aiperf_svc.domain.number_text import exact, significant
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run says about one objective."""
+    """Evidence of one run about one objective."""
 
     name: str
     """`p99 time_to_first_token`."""
@@ -28,20 +28,20 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The run's value; None: not measured, or beyond every observed value."""
     unit: str
     is_met: bool | None
-    """Judgement of the run as a whole; None if it has too few requests, or none is possible."""
+    """Judgement of the whole run; None if it has too few requests, or if none is possible."""
     is_unknown: bool = False
-    """True if the value is among requests that were cut off, however many others there are."""
+    """True if the value lies among cut requests, however many others there are."""
     counts: tuple[int, ...] = ()
     """Requests of each batch; empty if the objective is not a statistic of requests, or if a batch
     has too few of them."""
     totals: tuple[float, ...] = ()
     """For each batch, the number of requests beyond the limit, or the sum of the values."""
     allowed: float = 0.0
-    """Greatest share beyond the limit, or the limit of the average."""
+    """Maximum share beyond the limit, or the limit of the average."""
     is_share: bool = True
-    """True if `totals` are requests beyond the limit, False if they are sums of values."""
+    """True if `totals` count requests beyond the limit, False if they are sums of values."""
     text: str = ""
-    """What was found, where it is not a value of a whole run."""
+    """Finding that is not the value of a whole run."""
 
     def __str__(self) -> str:
         if self.text:
@@ -56,7 +56,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_within(self) -> bool:
-        """Whether the run's value is within the limit, certain or not."""
+        """Whether the run's value is within the limit, certainly or not."""
         if self.measured is None:
             return False
         is_below = self.measured <= self.limit
@@ -64,12 +64,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_held(runs: Sequence[Evidence]) -> bool | None:
-    """Return whether an objective is held at the load of these runs; None if they do not tell.
+    """Return whether these runs hold an objective at their load; None if unknown.
 
-    Beside runs with batches, one that has too few requests for them tells nothing, so that longer
-    runs decide. A run that misses its objective for another reason than the values, such as failed
-    requests, or whose value is unknown, has no batches either: then the runs must agree. A run that
-    was ended early by another objective tells nothing.
+    If some runs have batches, runs with too few requests for batches are ignored, so longer runs
+    decide. Runs that miss the objective for another reason than the values, such as failed
+    requests, or whose value is unknown have no batches either; then the runs must agree. A run that
+    another objective ended early is ignored.
     """
     batched = [run for run in runs if run.counts]
     others = [r for r in runs if not r.counts and (r.is_met is not None or r.is_unknown)]
@@ -108,12 +108,12 @@ def _by_batches(runs: Sequence[Evidence]) -> bool | None:
 
 
 def _variance_at(allowed: float, ratio: float, variance: float, size: int) -> float:
-    """Return the variance that a share would have if it were the allowed one.
+    """Return the variance of a share if it were the allowed one.
 
-    Slow requests come in clusters. A run in which few clusters happened to come has a small share
-    and a small variance, and with that variance it would seem certain. The variance of a sum of
-    clusters grows as their number does, that is, as the share. Requests that are independent have
-    the least variance there can be.
+    Slow requests come in clusters. A run that happens to contain few clusters has a small share and
+    a small variance, which would make it seem certain. The variance of a sum of clusters grows in
+    proportion to their number, that is, to the share. Independent requests have the minimum
+    variance.
     """
     scaled = variance * allowed / ratio if ratio else 0.0
     return max(scaled, allowed * (1 - allowed) / size)

@@ -1,4 +1,4 @@
-"""The results of an experiment: its trials, the means over their repetitions, what is best.
+"""The results of an experiment: its trials, the means over repetitions, and the best combinations.
 
 The fields have the names and the order of the keys of experiment.json.
 """
@@ -17,12 +17,12 @@ from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.protocol.run_states import RunState
 
 SCHEMA = "experiment/1"
-"""`schema_version` of experiment.json. The number is raised when a key changes its meaning."""
+"""`schema_version` of experiment.json. It is raised when a key changes its meaning."""
 _REQUESTS = "request_count_avg"
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A trial that has ended."""
+    """A finished trial."""
 
     number: int
     repetition: int
@@ -33,20 +33,20 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     cause: str = ""
     checks: str = ""
-    """The checks of the verdict that did not pass, as their names."""
+    """Names of the verdict's checks that did not pass."""
     slo: str = ""
     """The outcome of its SLO; empty without one."""
     system: str = ""
-    """The checks of the system under test that did not pass, as their names."""
+    """Names of the checks of the system under test that did not pass."""
     run_id: str = ""
     folder: str
     """Name of its folder, below `trials`."""
     left_out: str = ""
-    """Why its numbers are not used; empty if they are."""
+    """Reason for excluding its numbers; empty if they count."""
     replaced: tuple[str, ...] = ()
     """Why earlier attempts do not count."""
     values: dict[str, float] = {}
-    """Its numbers by AIPerf's name of each statistic: `time_to_first_token_p99`."""
+    """Its numbers by AIPerf's statistic names: `time_to_first_token_p99`."""
 
 
 class ParameterValues(msgspec.Struct, frozen=True):
@@ -76,14 +76,14 @@ class MeanValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A trial whose numbers are not used."""
+    """A trial whose numbers are excluded."""
 
     number: int
     reason: str
 
 
 class CombinationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The trials of the same parameters."""
+    """Trials with the same parameters."""
 
     parameters: Parameters
     trials: tuple[int, ...]
@@ -106,7 +106,7 @@ class BestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrontResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The combinations without a failure that no other beats in throughput and latency at once."""
+    """Combinations without a failure that no other beats in both throughput and latency."""
 
     throughput: str
     latency: str
@@ -114,7 +114,7 @@ class FrontResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The trials, and what they show together."""
+    """The trials and their common results."""
 
     parameters: tuple[ParameterValues, ...] = ()
     metrics: dict[str, ShownMetric] = {}
@@ -143,20 +143,20 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """True if a request completed in any trial. Trials of tools have no requests: their states
-        contain their outcomes."""
+        """True if a request completed in any trial. Trials of tools have no requests; their states
+        are their outcomes."""
         return any(trial.values.get(_REQUESTS) != 0 for trial in self.trials)
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of these results. It is OK if one valid trial holds its SLO, of a search
-        unless its lowest load breaks, and no trial is unfinished. Where trials have no SLO, a load
-        of the search has to hold."""
+        """Exit code of these results. It is OK if at least one valid trial holds its SLO (for a
+        search, unless its lowest load breaks) and no trial is unfinished. If trials have no SLO, a
+        load of the search must hold."""
         if not self.has_succeeded or any(trial.state != RunState.DONE for trial in self.trials):
             return ExitCode.BENCHMARK_FAILED
         if self.qualification is not None:
             return ExitCode.SLO_MISSED if self.qualification.has_failed else ExitCode.OK
-        # A load that a search ended early is not a measurement, and certainly misses its objective.
+        # A load that a search ended early is not a measurement, but certainly misses its objective.
         used = [t for t in self.trials if not t.left_out or t.cause == ENDED_EARLY]
         if not used:
             return ExitCode.VERDICT_INVALID
@@ -171,7 +171,7 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """Why the exit code is not 0; empty if it is."""
+        """Reason for a nonzero exit code; empty if it is 0."""
         match self.exit_code:
             case ExitCode.OK:
                 return ""
@@ -190,8 +190,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
 
     @property
     def _breaking_search(self) -> str:
-        """The result of a search whose lowest load breaks: by a share of good requests, which is no
-        SLO of a trial, or by all trials of this load together. Empty for another one."""
+        """The result of a search whose lowest load breaks, either by a share of good requests,
+        which is not a trial's SLO, or by all trials of this load together. Otherwise empty."""
         search = self.search
         if search is None or search.ending is not Ending.BREAKS_AT_ONCE:
             return ""
@@ -199,9 +199,9 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
 
     @property
     def _undecided_search(self) -> str:
-        """The result of a search for a share of good requests in which no load certainly holds.
-        All trials of another search have an SLO, which decides; of this one, those that miss their
-        quality gate. Empty for another one."""
+        """The result of a search for a share of good requests where no load certainly holds. All
+        trials of other searches have an SLO, which decides. In this search, only trials that miss
+        their quality gate have one. Empty for other results."""
         search = self.search
         if search is None or search.holds is not None or all(each.slo for each in self.trials):
             return ""

@@ -1,9 +1,9 @@
 """Decides how many indexes of each Job may run, the outcome of shapes without results, and when an
-experiment in Jobs is over.
+experiment in Jobs has ended.
 
 Kubernetes runs the indexes and counts their failures. Each index is a shape of the experiment, and
-each Job has those whose pods have one template. The collector reports what it receives and what the
-cluster says, and carries the instructions out.
+each Job contains the shapes whose pods have the same template. The collector reports received data
+and the cluster's state, and carries out the instructions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from aiperf_svc.plan.fan_out import shares
 from aiperf_svc.protocol.run_states import RunState
 
-LOST = "its pod ended well, and its results are not here: they were lost with the collector's pod"
-UNKNOWN = "its pods failed; their logs and events say why"
+LOST = "its pod succeeded, but its results were lost with the collector's pod"
+UNKNOWN = "its pods failed; see their logs and events"
 FAILED_SHAPE = "experiment.on_failure: stop, and"
 
 
@@ -29,25 +29,25 @@ class JobSeen(NamedTuple):
 
     name: str
     completed: frozenset[int]
-    """Indexes whose pods have ended well."""
+    """Indexes whose pods succeeded."""
     failed: frozenset[int]
-    """Indexes that are not tried again."""
+    """Indexes that will not be retried."""
     pods: int
     """Pods of the Job that have not ended."""
     problem: str = ""
-    """Why the Job as a whole has failed; empty if it has not. Pods that have not ended may still
+    """Why the Job as a whole failed; empty if it did not. Pods that have not ended may still
     send their trials."""
 
 
 class ShapeEnded(NamedTuple):
-    """Event: the outcomes of the trials of a shape are here."""
+    """Event: the outcomes of a shape's trials have arrived."""
 
     shape: int
     has_failed: bool
 
 
 class ShapeTried(NamedTuple):
-    """Event: an attempt of a shape has failed, and another may follow."""
+    """Event: an attempt at a shape has failed, and another may follow."""
 
     shape: int
     reason: str
@@ -67,27 +67,27 @@ class Cancelled(NamedTuple):
 
 
 class OutOfTime(NamedTuple):
-    """Event: the stack deletes itself soon."""
+    """Event: the stack will delete itself soon."""
 
     reason: str
 
 
 class SetParallelism(NamedTuple):
-    """Instruction: let so many indexes of a Job run at the same time. Zero ends those that run."""
+    """Instruction: let this many indexes of a Job run at the same time. Zero ends running ones."""
 
     name: str
     parallelism: int
 
 
 class FailShape(NamedTuple):
-    """Instruction: record the trials of a shape that have no outcome as failed."""
+    """Instruction: record trials of a shape without an outcome as failed."""
 
     shape: int
     reason: str
 
 
 class Finish(NamedTuple):
-    """Instruction: nothing follows; write the results."""
+    """Instruction: write the results; nothing follows."""
 
     state: RunState
     reason: str
@@ -112,29 +112,29 @@ class FanOut:
         """Pods of each Job that have not ended, once the cluster has reported them."""
         self._shares: dict[str, int] = {}
         self._closed: set[str] = set()
-        """Jobs of which nothing may run."""
+        """Jobs that may not run anything."""
         self._open = {shape for job in jobs for shape in job.shapes}
         """Shapes without an outcome."""
         self._reasons: dict[int, str] = {}
-        """Why the last attempt of a shape has failed."""
+        """Why the last attempt at each shape failed."""
         self._end: Finish | None = None
         """How the experiment ends early."""
         self._is_over = False
 
     @property
     def is_ending(self) -> bool:
-        """True if the experiment ends early, so that nothing is tried again."""
+        """True if the experiment ends early and nothing is retried."""
         return self._end is not None
 
     def begin(self) -> list[Instruction]:
         return self._next()
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Handle an event and return what follows from it."""
+        """Handle an event and return the instructions to carry out."""
         found: list[Instruction] = []
         match event:
             case JobSeen():
-                found = self._see(event)
+                found = self._handle_status(event)
             case ShapeEnded(shape, has_failed):
                 self._end_shape(shape, has_failed)
             case ShapeTried(shape, reason):
@@ -148,7 +148,7 @@ class FanOut:
                 self._stop(Finish(RunState.FAILED, reason))
         return [*found, *self._next()]
 
-    def _see(self, seen: JobSeen) -> list[Instruction]:
+    def _handle_status(self, seen: JobSeen) -> list[Instruction]:
         shapes = self._jobs[seen.name].shapes
         self._left[seen.name] = len(shapes) - len(seen.completed | seen.failed)
         self._pods[seen.name] = seen.pods
@@ -164,7 +164,7 @@ class FanOut:
 
     def _fail(self, shapes: Iterable[int], reason: str) -> list[Instruction]:
         found: list[Instruction] = []
-        # What the user has stopped has not failed.
+        # Shapes stopped by the user have not failed.
         is_stopped = self._end is not None and self._end.state is RunState.CANCELLED
         for shape in shapes:
             if shape in self._open and not is_stopped:
@@ -185,19 +185,19 @@ class FanOut:
         if self._is_over:
             return []
         found: list[Instruction] = []
-        left = {name: 0 if name in self._closed else n for name, n in self._left.items()}
-        for name, share in shares(left, self._limit).items():
+        remaining = {name: 0 if name in self._closed else n for name, n in self._left.items()}
+        for name, share in shares(remaining, self._limit).items():
             if self._shares.get(name, 0) != share:
                 self._shares[name] = share
                 found.append(SetParallelism(name, share))
-        # What was running when the experiment was stopped still sends its trials.
+        # Shapes that were running when the experiment was stopped still send their trials.
         is_still = all(self._pods.get(name, 1) == 0 for name in self._jobs)
         if not self._open or (self._end is not None and is_still):
             self._is_over = True
-            found.append(self._end if self._open and self._end else self._whole())
+            found.append(self._end if self._open and self._end else self._finish())
         return found
 
-    def _whole(self) -> Finish:
+    def _finish(self) -> Finish:
         if self._end is not None and self._end.state is RunState.FAILED:
             return self._end
         return Finish(RunState.DONE, "")

@@ -1,4 +1,4 @@
-"""What is shown during an experiment: one or two numbers of a run, and the time left."""
+"""Numbers shown during an experiment: one or two of a run, and the time left."""
 
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.outcomes import Measured
@@ -7,19 +7,19 @@ from aiperf_svc.domain.number_text import significant
 
 
 def time_left_s(*, left: int, ended: int, took_s: float, since_s: float) -> float | None:
-    """Return the expected time until the last trial has ended, in seconds; None while no trial has
-    ended.
+    """Return the expected seconds until the last trial has ended; None before the end of the first
+    trial.
 
-    `left` is the number of trials that have not ended, the current one included. `ended` trials
-    took `took_s` together, and the latest ended `since_s` ago. The start of the processes is in
-    neither.
+    `left` is the number of unfinished trials, the current one included. `ended` trials took
+    `took_s` together, and the latest one ended `since_s` ago. Neither includes the start of the
+    processes.
     """
     if not ended:
         return None
     return max(0.0, left * took_s / ended - since_s)
 
 
-_OF_REQUESTS = {
+_INFERENCE_LABELS = {
     RowKey("request_throughput", "avg"): "requests/s",
     RowKey("time_to_first_token", "p99"): "ms TTFT p99",
     RowKey("request_latency", "p99"): "ms latency p99",
@@ -28,10 +28,10 @@ MOST = 2
 
 
 def headline(measured: Measured) -> str:
-    """Return throughput and tail latency of a benchmark of requests; of one on ranks its first
-    metric."""
+    """Return throughput and tail latency of an inference benchmark, or the first metric of a
+    benchmark on ranks."""
     if measured.kind == INFERENCE:
-        texts = {key: text for key, text in _OF_REQUESTS.items() if key in measured.values}
+        texts = {key: text for key, text in _INFERENCE_LABELS.items() if key in measured.values}
     else:
         infos = ((key, measured.metrics[key.tag]) for key in measured.headline[:1])
         texts = {key: f"{info.unit} {info.name}" for key, info in infos}

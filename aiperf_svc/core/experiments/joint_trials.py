@@ -1,8 +1,8 @@
-"""The trials of one experiment that several runs went through at the same time, and their total.
+"""The trials of one experiment that several runs performed at the same time, and their total.
 
-The total is an experiment too: what was measured in a trial of it is the total of that trial over
-all runs. A trial that one of them did not finish has no total: it would be of other runs than those
-of the trials beside it. A run that finished none is in no total.
+The total is an experiment too: the result of one of its trials is the total of that trial over all
+runs. A trial that some run did not finish has no total, since its total would cover fewer runs than
+those of other trials. A run that finished no trial is in no total.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,10 +30,10 @@ FAILED = "failed"
 
 
 class ExperimentMember(MemberEnd, frozen=True, kw_only=True):
-    """One of the runs of an experiment."""
+    """One run of the experiment."""
 
     summary: ExperimentSummary
-    """Its own trials."""
+    """The run's own trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class JointExperiment:
     exit_code: int
     members: tuple[ExperimentMember, ...]
     trials: tuple[tuple[Trial, Joint], ...]
-    """What each trial was in all runs."""
+    """Each trial in all runs."""
     total: ExperimentSummary
     search: SearchReport | None = None
-    """What a search has found, which tries each value in all runs."""
+    """Result of a search, which tries each value in all runs."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -60,8 +60,8 @@ class JointExperiment:
 def total_outcome(
     trial: Trial, joint: Joint, results: Mapping[str, InferenceResult] | None = None
 ) -> TrialOutcome:
-    """Return the total of a trial over all runs, as a trial. `results` are those of each run by its
-    name: the total passes the checks and holds the objectives that all runs do."""
+    """Return the total of a trial over all runs, as a trial. `results` are by run name. The total
+    passes a check or holds an objective if all runs do."""
     ends = {m.name: (m.state, m.reason or m.state) for m in joint.members if m.state != DONE}
     if joint.total and not ends:
         ends = {
@@ -85,7 +85,7 @@ def total_outcome(
         cause="; ".join(causes),
         reasons=_worst_reasons({name: each.reasons for name, each in results.items()}),
         system=SystemReport(verdict=worst_of(system), checks=system, metrics={}, sources=()),
-        slo=_of_all(results),
+        slo=_joint_objectives(results),
         quality=next((each.quality for each in results.values() if each.missed_quality), None),
         metrics={tag: joint.total[tag] for tag in CATALOG if tag in joint.total},
         config={},
@@ -97,7 +97,7 @@ def _named(name: str, text: str) -> str:
     return f"{name}: {text}"
 
 
-def _of_all(results: Mapping[str, InferenceResult]) -> tuple[ObjectiveResult, ...]:
+def _joint_objectives(results: Mapping[str, InferenceResult]) -> tuple[ObjectiveResult, ...]:
     return tuple(
         replace(each, metric=f"{each.metric} of {name}")
         for name, result in results.items()
@@ -106,7 +106,7 @@ def _of_all(results: Mapping[str, InferenceResult]) -> tuple[ObjectiveResult, ..
 
 
 def _worst_reasons(reasons: Mapping[str, Sequence[Reason]]) -> tuple[Reason, ...]:
-    """Return the checks that did not pass in a run, each as in the run in which it is worst."""
+    """Return the checks that did not pass, each from the run with the worst result."""
     found: dict[str, Reason] = {}
     for name, own in reasons.items():
         for each in own:
@@ -121,8 +121,8 @@ def _badness(reason: Reason) -> tuple[bool, float]:
 
 
 def joint_finding(results: Sequence[RunResult], searched: SearchedTrial | None = None) -> Finding:
-    """Return the worst verdict of several runs, and its cause: what decides whether a trial is run
-    again."""
+    """Return the worst verdict of several runs and its cause. They decide whether a trial is
+    repeated."""
     verdict = worst([each.verdict for each in results])
     cause = next((each.cause for each in results if each.verdict == verdict), "")
     return Finding(verdict or "", cause, searched)
@@ -131,8 +131,8 @@ def joint_finding(results: Sequence[RunResult], searched: SearchedTrial | None =
 def joint_result(
     results: Mapping[str, SearchedTrial], total: InferenceResult | None, maximized: str | None
 ) -> SearchedTrial:
-    """Return the result of a trial for the search, over several runs by their names: an objective
-    holds if it holds in all of them. The statistics are those of `total`, of all runs."""
+    """Return the result of a trial for the search, over several runs by name. An objective holds if
+    it holds in all of them. The statistics are those of `total`, of all runs."""
     if len(results) == 1:
         return next(iter(results.values()))
     evidence = [
@@ -152,8 +152,8 @@ def joint_result(
 
 
 def widest_start(trials: Iterable[Joint]) -> tuple[float, float] | None:
-    """Return the longest time between the first requests of a trial in two runs, and how well the
-    clocks were known then, in ms; None if no two runs were in a trial."""
+    """Return the maximum time between the first requests of a trial in two runs, and the
+    uncertainty of the clocks at that time, in ms; None unless some trial was in two runs."""
     known = [
         (each.start_spread_ms, each.start_uncertainty_ms)
         for each in trials

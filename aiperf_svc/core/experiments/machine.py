@@ -1,10 +1,10 @@
-"""Decides which trial of an experiment comes next: takes the end of each trial, returns what to
+"""Decides which trial of an experiment comes next: receives the end of each trial, returns what to
 begin.
 
-A trial that is stopped ends the experiment. One that fails is tried again as often as the config
-allows, and then the next one comes, or none. One whose verdict is invalid because of the client is
-run again too, a limited number of times in an experiment. The trials themselves come from a
-`Strategy`: a list that is known from the start, or a search that looks at what was measured.
+A stopped trial ends the experiment. A failed trial is repeated as often as the config allows, and
+then the next one comes, or none. A trial whose verdict is invalid because of the client is repeated
+too, a limited number of times per experiment. The trials come from a `Strategy`: a list known
+from the start, or a search that uses the measurements.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,33 +20,33 @@ from aiperf_svc.protocol.run_states import RunState
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What decides which trial follows one that has results."""
+    """Data about a trial's results that decides which trial comes next."""
 
     verdict: str
     cause: str = ""
     searched: SearchedTrial | None = None
-    """What a search needs of it; None without a search."""
+    """Data for a search; None without a search."""
     measured: tuple[Measurement, ...] = ()
-    """What a qualification needs of it; empty for other kinds."""
+    """Data for a qualification; empty for other kinds."""
     length_s: float = 0.0
-    """From its first step to its last; of a qualification."""
+    """Seconds from its first step to its last; only for a qualification."""
     is_of_target: bool = False
-    """Whether it is invalid only because of what the target sent."""
+    """Whether it is invalid only because of the target's responses."""
 
     @property
     def is_spoiled(self) -> bool:
-        """True if the verdict is invalid and the client may be the reason. What a server or the
-        step of a tool does is measured and not run again."""
+        """True if the verdict is invalid, possibly because of the client. Failures of a server or
+        of a tool's step are measurements and are not repeated."""
         is_measured = is_failure(self.cause) or self.cause == ENDED_EARLY or self.is_of_target
         return self.verdict == Severity.INVALID and not is_measured
 
 
 EndedTrial = tuple[Trial, Finding]
-"""A trial that has ended with results."""
+"""A trial that ended with results."""
 
 
 class TrialEnded(NamedTuple):
-    """Event: a trial is over, and every service that is left has done its last work for it."""
+    """Event: a trial has ended, and all remaining services have finished their work for it."""
 
     serial: int
     state: RunState
@@ -76,44 +76,44 @@ Instruction = BeginTrial | EndExperiment
 
 
 class Strategy(Protocol):
-    """Where trials come from."""
+    """Source of trials."""
 
     @property
     def total(self) -> int:
-        """Number of trials; 0 while it is unknown."""
+        """Number of trials; 0 if unknown."""
         ...
 
     def next(self) -> Trial | None:
-        """Return the next trial, None when there is none."""
+        """Return the next trial, or None."""
         ...
 
     def add(self, trial: Trial, finding: Finding | None) -> None:
-        """Record what a trial that has ended found; None when it failed."""
+        """Record the finding of a finished trial; None if it failed."""
         ...
 
 
 class PlannedTrials:
-    """Trials that are known from the start."""
+    """Trials known from the start."""
 
     def __init__(
         self, trials: Iterable[Trial], *, finished: Collection[int] = (), total: int = 0
     ) -> None:
-        """`finished` are the numbers of trials that need not run again; `total` is the number of
+        """`finished` are the numbers of trials that need not run again. `total` is the number of
         all trials if other processes run some of them."""
         trials = tuple(trials)
         self.total = total or len(trials)
         self._left = iter([trial for trial in trials if trial.number not in finished])
 
     def next(self) -> Trial | None:
-        """Return the next trial, None after the last one."""
+        """Return the next trial; None after the last one."""
         return next(self._left, None)
 
     def add(self, trial: Trial, finding: Finding | None) -> None:
-        """Do nothing: the plan stays as it is."""
+        """Do nothing: the plan does not change."""
 
 
 class ExperimentMachine:
-    """Runs the trials of a strategy one after the other."""
+    """Runs the trials of a strategy one by one."""
 
     def __init__(
         self,
@@ -123,15 +123,15 @@ class ExperimentMachine:
         replacements: int = 0,
         on_failure: Literal["continue", "stop"],
     ) -> None:
-        """`retries` is the number of further attempts of a trial that fails, `replacements` that
-        of all invalid trials."""
+        """`retries` is the number of additional attempts at a failed trial, `replacements` the
+        total number of repeated invalid trials."""
         self.strategy = strategy
         self._retries = retries
         self._replacements = replacements
         self._replaced = 0
-        """Number of invalid trials that were run again."""
+        """Number of invalid trials that were repeated."""
         self._failures = 0
-        """Number of attempts of the current trial that failed."""
+        """Number of failed attempts at the current trial."""
         self._on_failure = on_failure
         self._current: BeginTrial | None = None
         self._cancelled = ""
@@ -139,7 +139,7 @@ class ExperimentMachine:
 
     @property
     def total(self) -> int:
-        """Number of trials; 0 while it is unknown."""
+        """Number of trials; 0 if unknown."""
         return self.strategy.total
 
     def begin(self) -> Instruction:
@@ -147,11 +147,11 @@ class ExperimentMachine:
         return self._next()
 
     def cancel(self, reason: str) -> None:
-        """Begin no other trial; the one that runs is stopped by itself."""
+        """Begin no other trial. The current one is stopped elsewhere."""
         self._cancelled = self._cancelled or reason
 
     def handle(self, event: TrialEnded) -> Instruction:
-        """Handle the end of the trial that was begun last. Raises ValueError for any other."""
+        """Handle the end of the latest trial. Raises ValueError for any other trial."""
         current = self._current
         if current is None or event.serial != current.serial:
             raise ValueError(f"trial {event.serial} has ended, expected {current}")
@@ -170,7 +170,7 @@ class ExperimentMachine:
         return self._next()
 
     def _is_replaced(self, finding: Finding | None) -> bool:
-        """Decide whether an invalid trial is run again, and count it."""
+        """Decide whether an invalid trial is repeated, and count it."""
         if self._cancelled or self._replaced >= self._replacements:
             return False
         if finding is None or finding.searched is not None or not finding.is_spoiled:

@@ -1,5 +1,5 @@
-"""The outcome of a trial, and its measurements: the sample of everything that an experiment
-shows."""
+"""The outcome of a trial and its measurements, on which all results of an experiment are
+based."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 
 DONE = "done"
-"""State of a trial that ran to its end."""
+"""State of a finished trial."""
 
 
 class TrialOutcome(NamedTuple):
-    """A trial that has ended."""
+    """An ended trial."""
 
     trial: Trial
     state: str
@@ -22,9 +22,9 @@ class TrialOutcome(NamedTuple):
     reason: str
     """Why it failed or was cancelled."""
     results: RunResult | None
-    """None when nothing was measured."""
+    """None if nothing was measured."""
     attempt_folder: str = ""
-    """Name of its folder if that is not the trial's own."""
+    """Name of its folder if it differs from the trial's own."""
     replaced: tuple[str, ...] = ()
     """Why earlier attempts were invalid or failed, in order."""
 
@@ -35,7 +35,7 @@ class TrialOutcome(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The numbers of one trial, whatever was measured."""
+    """The numbers of one trial of any kind."""
 
     run_id: str
     kind: str
@@ -45,27 +45,27 @@ class Measured(NamedTuple):
     slo: str
     """`held`, `missed` or `not judged`; empty without an SLO."""
     values: dict[RowKey, float]
-    """A metric that is one number has the statistic `avg`."""
+    """A metric with a single number has the statistic `avg`."""
     metrics: dict[str, MetricInfo]
     headline: tuple[RowKey, ...]
-    """The values that people look at first."""
+    """The most important values."""
     not_held: tuple[str, ...] = ()
-    """The objectives that do not hold, each with its reason."""
+    """The missed objectives, each with its reason."""
     token_source: str = ""
-    """Who has counted the tokens, as a sentence; empty without token counts."""
+    """Who counted the tokens, as a sentence; empty without token counts."""
     reasons: tuple[Reason, ...] = ()
-    """The checks of the verdict that did not pass, the worst first."""
+    """The verdict's checks that did not pass, worst first."""
     system: tuple[Reason, ...] = ()
     """The checks of the system under test that did not pass."""
 
     @property
     def is_usable(self) -> bool:
-        """False if the numbers are not to be used."""
+        """False if the numbers must not be used."""
         return self.verdict != Severity.INVALID
 
     @property
     def label(self) -> str:
-        """Verdict and cause; without a cause the checks that make it so: `degraded: rate`."""
+        """Verdict and cause or, without a cause, the decisive checks: `degraded: rate`."""
         checks = ", ".join(each.check for each in self.reasons if each.severity == self.verdict)
         return f"{self.verdict}: {self.cause or checks}".removesuffix(": ")
 

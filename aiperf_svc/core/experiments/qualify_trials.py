@@ -1,9 +1,9 @@
-"""The trials of a qualification: its stages, the rounds of pairs, and the suspects again.
+"""The trials of a qualification: its stages, the rounds of pairs, and the repeats of suspects.
 
-All trials are known from the start, so that an interrupted qualification goes on with the round
-after the last one. What a trial measures also depends on those before it: nodes that have failed a
-stage are left out. A trial that repeats suspects is skipped if there are none, and one of a stage
-for which too few good nodes are left.
+All trials are known from the start, so an interrupted qualification continues after the last round.
+The nodes of a trial also depend on earlier trials: nodes that failed a stage are excluded. A trial
+that repeats suspects is skipped if there are none, and so is a trial of a stage with too few
+remaining good nodes.
 """
 
 from collections import deque
@@ -28,11 +28,11 @@ from aiperf_svc.core.qualify.result import NodesOf
 from aiperf_svc.domain.json_objects import Parameters
 
 FEWEST_GOOD: dict[NodesOf, int] = {"alone": 1, "pairs": 2, "all": 1}
-"""Nodes that a stage needs, by what it measures."""
+"""Minimum number of nodes of a stage, by its kind of nodes."""
 
 
 def planned_parameters(stages: Sequence[StagePlan]) -> tuple[Parameters, ...]:
-    """Return what distinguishes the trials: the stage, and the round or the suspects."""
+    """Return the parameters that distinguish trials: the stage, and the round or suspects."""
     found: list[Parameters] = []
     for stage in stages:
         rounds: list[int | str | None] = [None]
@@ -45,13 +45,13 @@ def planned_parameters(stages: Sequence[StagePlan]) -> tuple[Parameters, ...]:
 
 
 def lacks_nodes(stage: StagePlan, judgement: Judgement) -> bool:
-    """Return whether too few nodes for a stage have passed those before it."""
+    """Return whether too few nodes for a stage have passed the previous stages."""
     failed = judgement.failed_nodes(before=stage.name)
     return bool(failed) and len(judgement.nodes) - len(failed) < FEWEST_GOOD[stage.nodes]
 
 
 class QualifyTrials:
-    """Gives the trials of a qualification one by one: a `Strategy` of the experiment's machine."""
+    """Yields the trials of a qualification: a `Strategy` of the experiment's machine."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class QualifyTrials:
         finished: Collection[int] = (),
         time_limit_s: float | None = None,
     ) -> None:
-        """`trials` have `planned_parameters`. Those of the numbers `finished` need not run again:
-        give what they found to `add`. No trial begins after `time_limit_s` of trials."""
+        """`trials` have `planned_parameters`. Trials with `finished` numbers need not run again:
+        pass their findings to `add`. No trial begins after `time_limit_s` of trials."""
         trials = tuple(trials)
         self.total = len(trials)
         self._left = deque(trial for trial in trials if trial.number not in finished)
@@ -71,7 +71,7 @@ class QualifyTrials:
         self._spent_s = 0.0
 
     def next(self) -> Trial | None:
-        """Return the next trial, None after the last one, or after the time limit."""
+        """Return the next trial; None after the last one or after the time limit."""
         while self._left and not self._is_late:
             trial = self._left.popleft()
             changed = self._changed(trial.parameters)
@@ -80,7 +80,7 @@ class QualifyTrials:
         return None
 
     def add(self, trial: Trial, finding: Finding | None) -> None:
-        """Record what a trial measured; None if it failed."""
+        """Record the measurements of a trial; None if it failed."""
         if finding is not None:
             self._measured += finding.measured
             self._spent_s += finding.length_s
@@ -90,7 +90,7 @@ class QualifyTrials:
         return self._time_limit_s is not None and self._spent_s >= self._time_limit_s
 
     def _changed(self, parameters: Parameters) -> Parameters | None:
-        """Return what the trials before decide of a trial; None if it is skipped."""
+        """Return a trial's parameters with those that depend on earlier trials; None to skip it."""
         stage = next(each for each in self._rules.stages if each.name == parameters[STAGE])
         judgement = Judgement(self._rules, self._measured)
         if parameters[ROUND] == SUSPECTS:

@@ -1,4 +1,4 @@
-"""The files of a scenario's result: text in the manner of LoadGen's mlperf_log_summary.txt, and the
+"""The files of a scenario's result: text like LoadGen's mlperf_log_summary.txt, and the
 pair `result_summary.json` and `config.yaml` in the layout of mlcommons/endpoints, which the
 submission checker of MLPerf Inference v6.1 reads.
 """

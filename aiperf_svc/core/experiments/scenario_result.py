@@ -1,14 +1,14 @@
 """The result of a scenario, from the requests of one run.
 
-A request without a response is a query whose latency is infinite: it is beyond every limit.
+A request without a response is a query with infinite latency, which is beyond every limit.
 
-Early stopping, in the manner of MLPerf's LoadGen, states what a finite run proves about a
-percentile. A run of `n` queries proves, with a confidence of 99%, that a percentile `p` is below a
-limit if at most `t` of the queries are beyond it and `n` is at least `h(t) + t`. `h(t)` is the
-smallest number of queries within the limit for which so few failures have a probability below 1% if
-the true share were just `p`: the regularised incomplete beta function of `p` with `h` and `t + 1`
-(MLPerf Inference rules, appendix on early stopping). Conversely, the latency below which all but
-`t` queries lie is an estimate of the percentile that is never too low.
+Early stopping, as in MLPerf's LoadGen, states what a finite run proves about a percentile. A run of
+`n` queries proves, with a confidence of 99%, that a percentile `p` is below a limit if at most `t`
+of the queries are beyond it and `n` is at least `h(t) + t`. `h(t)` is the smallest number of
+queries within the limit for which so few failures have a probability below 1% if the true share
+were exactly `p`: the regularised incomplete beta function of `p` with `h` and `t + 1` (MLPerf
+Inference rules, appendix on early stopping). Conversely, the latency that all but `t` queries stay
+below is an estimate of the percentile that is never too low.
 """
 
 import math
@@ -37,8 +37,8 @@ CONFIDENCE = 0.99
 
 
 def least_within(beyond: int, percentile: float) -> int:
-    """Return the fewest queries within the limit with which `beyond` queries beyond it still prove
-    the percentile (0 to 1)."""
+    """Return the minimum number of queries within the limit such that `beyond` queries beyond it
+    still prove the percentile (0 to 1)."""
     high = 1
     while not _is_proof(high, beyond, percentile):
         high *= 2
@@ -47,18 +47,18 @@ def least_within(beyond: int, percentile: float) -> int:
 
 
 def is_proven(queries: int, beyond: int, percentile: float) -> bool:
-    """Return whether a run with so many queries, `beyond` of them beyond the limit, proves that the
-    percentile is within it."""
+    """Return whether a run with `queries`, of which `beyond` exceed the limit, proves that the
+    percentile is within the limit."""
     return queries - beyond > 0 and _is_proof(queries - beyond, beyond, percentile)
 
 
 def least_queries(percentile: float) -> int:
-    """Return the fewest queries of a run that allow an estimate of the percentile."""
+    """Return the minimum queries of a run for an estimate of the percentile."""
     return least_within(1, percentile) + 1
 
 
 def most_beyond(queries: int, percentile: float) -> int:
-    """Return how many of the slowest queries an estimate of the percentile leaves out at most; 0:
+    """Return the maximum number of slowest queries that an estimate of the percentile excludes; 0:
     too few queries for an estimate."""
     counts = range(max(1, int(queries * (1 - percentile)) + 1))
     return bisect_left(counts, True, lo=1, key=lambda n: not is_proven(queries, n, percentile)) - 1
@@ -79,15 +79,15 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 
 class Samples(NamedTuple):
-    """The requests of a run. Times are in nanoseconds, infinite where there was no response."""
+    """The requests of a run. Times are in nanoseconds, infinite without a response."""
 
     latency_ns: Floats
     ttft_ns: Floats
     """NaN for a response that did not stream."""
     tokens: Floats
-    """Output tokens of each completed request; NaN where they are not known."""
+    """Output tokens of each completed request; NaN if unknown."""
     hidden: Floats
-    """Those of them that were not streamed."""
+    """Output tokens that were not streamed."""
     failed: int
     began_ns: int
     """Time at which the first query was due."""
@@ -95,7 +95,7 @@ class Samples(NamedTuple):
     ended_ns: int
     """End of the last response."""
     queries_ns: Floats
-    """Latency of each query: from the start of its first sample to the end of its last one."""
+    """Latency of each query, from the start of its first sample to the end of its last one."""
 
     @property
     def tpot_ns(self) -> Floats:
@@ -125,7 +125,7 @@ class Series(msgspec.Struct, frozen=True):
         return cls(np.sort(values[~np.isnan(values)]))
 
     def percentile(self, percent: float) -> float | None:
-        """Return sorted[floor(n p)]; None without a value there."""
+        """Return sorted[floor(n p)]; None if there is no such value."""
         count = len(self.ordered)
         if not count:
             return None
@@ -133,7 +133,7 @@ class Series(msgspec.Struct, frozen=True):
         return _finite(self.ordered[place])
 
     def estimate(self, percent: float) -> float | None:
-        """Return the early-stopping estimate; None if there are too few queries for it."""
+        """Return the early-stopping estimate; None with too few queries."""
         found = estimate(self.ordered, percent / 100)
         return None if found is None else _finite(found)
 
@@ -143,7 +143,7 @@ class Series(msgspec.Struct, frozen=True):
         stats: dict[str, object] = {}
         if len(done):
             ends = {"total": done.sum(), "min": done[0], "max": done[-1]}
-            stats = {name: _whole(value) for name, value in ends.items()}
+            stats = {name: _as_whole_number(value) for name, value in ends.items()}
             stats |= {"median": float(np.median(done)), "avg": float(done.mean())}
             stats["std_dev"] = float(done.std(ddof=1)) if len(done) > 1 else 0.0
         return {
@@ -166,7 +166,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     """From the first due time to the end of the last response."""
     samples_per_s: float
     tokens_per_s: float | None
-    """None if output tokens are not known."""
+    """None if the output tokens are unknown."""
     latency: Series
     ttft: Series
     tpot: Series
@@ -181,9 +181,9 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
 def samples_of(
     columns: Mapping[str, NDArray[Any]], scenario: Scenario, *, without_row: int = 0
 ) -> Samples:
-    """Return the samples of the rows of a phase. In the scenarios with a schedule, latencies count
-    from the scheduled time. Of `without_row` requests, which were due and not sent or went with a
-    lost process, there is no row: they have failed."""
+    """Return the samples of the rows of a phase. In scenarios with a schedule, latencies count from
+    the scheduled time. `without_row` requests were due but not sent, or were lost with a process.
+    They have no row and count as failed."""
     done = columns["outcome"] == Outcome.COMPLETED
     first = columns["due_wall_ns"] if scenario.has_limits else columns["start_wall_ns"]
     latency = np.where(done, last_content(columns) - first, np.inf)
@@ -209,8 +209,8 @@ def samples_of(
 
 
 def _queries(columns: Mapping[str, NDArray[Any]], done: NDArray[np.bool_]) -> Floats:
-    """Return the latency of each query that was sent, infinite if a sample has no response, or no
-    row because it went with a lost process."""
+    """Return the latency of each sent query. It is infinite if a sample has no response, or has no
+    row because it was lost with a process."""
     order = np.argsort(columns["index"], kind="stable")
     number = columns["index"][order] // SAMPLES_PER_QUERY
     begins = np.flatnonzero(np.diff(number, prepend=-1))
@@ -224,7 +224,7 @@ def _queries(columns: Mapping[str, NDArray[Any]], done: NDArray[np.bool_]) -> Fl
 
 
 def scenario_result(scenario: Scenario, samples: Samples, model: str) -> ScenarioResult:
-    """Judge a run as a scenario. `model` is the name of the model that was asked for."""
+    """Judge a run as a scenario. `model` is the name of the requested model."""
     latency, ttft, tpot = map(Series.of, (samples.queries_ns, samples.ttft_ns, samples.tpot_ns))
     duration_ns = max(0, samples.ended_ns - samples.began_ns)
     completed = len(samples.latency_ns) - samples.failed
@@ -292,7 +292,7 @@ def _gates(
 
 
 def _limit(name: str, series: Series, limit_ms: float, scenario: Scenario) -> Gate:
-    """Return the gate of a limit: the estimate, which is never too low, is below it."""
+    """Return the gate for a limit: the estimate, which is never too low, must be below it."""
     percent = round(scenario.percentile * 100, 9)
     found = series.estimate(percent)
     text = f"no estimate below {limit_ms:g} ms from {len(series.ordered):,} queries"
@@ -301,8 +301,8 @@ def _limit(name: str, series: Series, limit_ms: float, scenario: Scenario) -> Ga
     return Gate(f"p{percent:g} {name}", found is not None and found < limit_ms * 1e6, text)
 
 
-def _whole(value: float) -> int | float:
-    """Return a number of nanoseconds or tokens as the integer that it is."""
+def _as_whole_number(value: float) -> int | float:
+    """Return a number of nanoseconds or tokens as an integer if it is one."""
     return int(value) if value == int(value) else float(value)
 
 

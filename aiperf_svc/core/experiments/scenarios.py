@@ -1,5 +1,5 @@
-"""Scenarios in the manner of MLPerf Inference: how each loads the server, what it measures, and
-what a run must show. A result is MLPerf-style; it is not a submission and is never called one.
+"""Scenarios like those of MLPerf Inference: how each loads the server, what it measures, and the
+requirements for a run. A result is MLPerf-style; it is not a submission and is never called one.
 """
 
 from enum import StrEnum
@@ -10,9 +10,9 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 
 SAMPLES_PER_QUERY = 8
-"""Samples of a query of multi-stream."""
+"""Samples per query of multi-stream."""
 LEAST_DURATION_NS = 600 * 10**9
-"""Shortest run of MLPerf. A user may set less, which the result then states."""
+"""Minimum run length of MLPerf. A shorter run is allowed, and the result reports it."""
 
 
 class Scenario(StrEnum):
@@ -21,27 +21,27 @@ class Scenario(StrEnum):
     SINGLE_STREAM = "single-stream"
     """One request after the other; the 90th percentile of the latency."""
     MULTI_STREAM = "multi-stream"
-    """Eight samples a query; the 99th percentile of the latency of queries."""
+    """Eight samples per query; the 99th percentile of the query latency."""
     SERVER = "server"
-    """Poisson arrivals; completed tokens a second, with limits on TTFT and TPOT."""
+    """Poisson arrivals; completed tokens per second, with limits on TTFT and TPOT."""
     INTERACTIVE = "interactive"
-    """As `server`, with the lower limits of people who wait for every word."""
+    """Like `server`, with lower limits for users who wait for every word."""
     OFFLINE = "offline"
-    """Everything at once; tokens a second."""
+    """Everything at once; tokens per second."""
 
     @property
     def percentile(self) -> float:
-        """The percentile that the scenario is about."""
+        """The percentile that decides the scenario."""
         return 0.9 if self is Scenario.SINGLE_STREAM else 0.99
 
     @property
     def has_limits(self) -> bool:
-        """True for a scenario that passes or fails by its latencies."""
+        """True for a scenario with latency limits."""
         return self in (Scenario.SERVER, Scenario.INTERACTIVE)
 
 
 class LatencyLimits(NamedTuple):
-    """Limits of a model in milliseconds; a value at a limit is beyond it."""
+    """Latency limits of a model in milliseconds; a value equal to a limit exceeds it."""
 
     ttft_ms: float
     tpot_ms: float
@@ -80,12 +80,12 @@ LEAST_SAMPLES = {
     "deepseek-r1": 4_388,
     "gpt-oss-120b": 6_396,
 }
-"""Fewest samples of an offline run by model."""
+"""Minimum samples of an offline run by model."""
 
 
 def known_model(name: str) -> str | None:
-    """Return which of MLPerf's models a name stands for: `meta-llama/Llama-2-70b-chat-hf` is
-    `llama2-70b`; None if it is none of them."""
+    """Return the MLPerf model for a name: `meta-llama/Llama-2-70b-chat-hf` is
+    `llama2-70b`; None for other models."""
     plain = _plain(name)
     return next((known for known in LIMITS if _plain(known) in plain), None)
 
@@ -95,8 +95,8 @@ def _plain(name: str) -> str:
 
 
 def scenario_load(scenario: Scenario, load: Load) -> Load:
-    """Return the load that a scenario means, by the rate, number of requests, duration and warmup
-    of the config. Raises ConfigError for what the scenario needs or cannot use."""
+    """Return the load of a scenario, with the rate, number of requests, duration and warmup of the
+    config. Raises ConfigError for what the scenario lacks or cannot use."""
     match scenario:
         case Scenario.MULTI_STREAM:
             if load.request_rate is not None or load.concurrency != SAMPLES_PER_QUERY:

@@ -1,16 +1,16 @@
 """Decides when each part of a session begins and when the loads of a round start.
 
-A part is one set of services with a lifetime of its own: processes on this machine, a stack, or the
-pods that a stack has for one of the shapes that share it. The parts of a round measure the same
-trials, one part for each target or cluster, and their loads start at one time. Rounds follow each
-other, or run at the same time as far as a limit and the cluster allow. Events go in, instructions
-come out; `runner/session.py` carries them out.
+A part is one set of services with its own lifetime: processes on this machine, a stack, or the pods
+of a stack for one of the shapes that share it. The parts of a round measure the same trials, one
+part for each target or cluster, and their loads start at the same time. Rounds follow each other,
+or run at the same time as far as a limit and the cluster allow. Events go in, instructions come
+out; `runner/session.py` carries them out.
 
     waiting ──> running ──> closing ──> over       a round
        └────────────────────────────────> over      skipped: interrupt, time limit, failure
 
-The rounds are known from the start, or a driver names the trial of the next round when the last
-one is over: a search, or trials that are run again.
+The rounds are known from the start. Or a driver (a search, or repeats of trials) names the trial of
+the next round when the last one has ended.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ OUT_OF_TIME = "not begun: --timeout was over before"
 class Part(NamedTuple):
     round: int
     member: str = ""
-    """Name of its target or cluster; empty if there is one."""
+    """Name of its target or cluster; empty if there is only one."""
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -49,11 +49,11 @@ class RoomFound(NamedTuple):
     """Event: the answer to `FindRoom`."""
 
     round: int | None
-    """A round that fits beside those that run; None: none of them does, or it is unknown."""
+    """A round that fits beside the running ones; None: none fits, or it is unknown."""
 
 
 class RoomFailed(NamedTuple):
-    """Event: the room cannot be found at all."""
+    """Event: the available room cannot be determined."""
 
     reason: str
 
@@ -82,7 +82,7 @@ class PartEnded(NamedTuple):
     part: Part
     has_failed: bool = False
     is_last: bool = False
-    """No other part may follow: its stack stays, or another user has taken over the stack of all
+    """No other part may follow: its stack remains, or another user has taken over the stack of all
     parts."""
 
 
@@ -91,7 +91,7 @@ class RoundClosed(NamedTuple):
 
     round: int
     trial: TrialEnded | None = None
-    """What the driver needs to know."""
+    """Data for the driver."""
 
 
 Event = (
@@ -115,7 +115,7 @@ class StartPart(NamedTuple):
 
     part: Part
     trial: BeginTrial | None = None
-    """The one trial that it runs, if a driver has named it."""
+    """The only trial that it runs, if a driver named it."""
 
 
 class SkipPart(NamedTuple):
@@ -127,7 +127,7 @@ class SkipPart(NamedTuple):
 
 
 class FindRoom(NamedTuple):
-    """Instruction: find out which of the waiting rounds fits beside those that run."""
+    """Instruction: find out which waiting round fits beside the running ones."""
 
     running: tuple[int, ...]
     waiting: tuple[int, ...]
@@ -138,14 +138,14 @@ class WaitForRoom(NamedTuple):
 
 
 class AssignStart(NamedTuple):
-    """Instruction: give the parts of a round that wait for a trial one time to start it."""
+    """Instruction: assign a common start time to the parts of a round that wait for a trial."""
 
     round: int
     trial: int
 
 
 class CloseRound(NamedTuple):
-    """Instruction: put the results of a round into their folder; all its parts are gone."""
+    """Instruction: move the results of a round to their folder. All of its parts have ended."""
 
     round: int
 
@@ -171,21 +171,21 @@ class Schedule:
         stops_on_failure: bool = False,
         driver: ExperimentMachine | None = None,
     ) -> None:
-        """`limit` is the number of rounds that may run at the same time; with `asks_for_room` each
-        round but the first must also find room."""
+        """`limit` is the maximum number of concurrent rounds. With `asks_for_room`, each round
+        except the first must also find room."""
         self._members = tuple(members)
         self._limit, self._asks_for_room = limit, asks_for_room
         self._stops_on_failure, self._driver = stops_on_failure, driver
         self._waiting = list(rounds)
         self._running: dict[int, set[Part]] = {}
-        """Parts of each round that are not gone; empty while its results are put away."""
+        """Unfinished parts of each round; empty while its results are being moved."""
         self._awaited: dict[Part, int] = {}
-        """First trial at whose start each part is still awaited."""
+        """First trial whose start each part has not yet passed."""
         self._ready: set[tuple[int, int]] = set()
-        """Rounds and trials for which a part waits."""
-        self._given: set[tuple[int, int]] = set()
+        """Rounds and trials that a part waits for."""
+        self._started_trials: set[tuple[int, int]] = set()
         self._is_looking = False
-        """Whether an answer about the room is outstanding."""
+        """Whether a response about the room is outstanding."""
         self._is_stopped = self._is_over = False
 
     def begin(self) -> list[Instruction]:
@@ -194,14 +194,14 @@ class Schedule:
         return self._next()
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Handle an event and return what follows from it."""
+        """Handle an event and return the instructions to carry out."""
         match event:
             case Interrupted():
                 return self._stop(STOPPED)
             case OutOfTime():
                 return self._stop(OUT_OF_TIME)
             case RoomFound(round_):
-                return self._see_room(round_)
+                return self._handle_room(round_)
             case RoomFailed(reason):
                 self._is_looking = False
                 return self._skip(reason, has_failed=True)
@@ -225,7 +225,7 @@ class Schedule:
         """Start every round that may begin."""
         found: list[Instruction] = []
         while self._waiting and len(self._running) < self._limit:
-            # What a part that is alone lacks is found by its own checks.
+            # The preflight checks of a part that runs alone find what it lacks.
             if self._asks_for_room and self._running:
                 if not self._is_looking:
                     self._is_looking = True
@@ -234,12 +234,12 @@ class Schedule:
             found += self._start(self._waiting.pop(0))
         return found + self._end_if_over()
 
-    def _see_room(self, round_: int | None) -> list[Instruction]:
+    def _handle_room(self, round_: int | None) -> list[Instruction]:
         self._is_looking = False
         if round_ is None:
             if not self._waiting:
                 return self._end_if_over()
-            # The last one that ran may have ended meanwhile.
+            # The last running round may have ended meanwhile.
             return [WaitForRoom()] if self._running else self._next()
         if round_ not in self._waiting or len(self._running) >= self._limit:
             return self._next()
@@ -255,15 +255,15 @@ class Schedule:
     # --- when its loads start --------------------------------------------------------------------
 
     def _starts(self, round_: int) -> list[Instruction]:
-        """Give the start of each trial for which no part of a round is missing."""
+        """Assign the start of each trial that all parts of a round wait for."""
         own = [trial for part, trial in self._awaited.items() if part.round == round_]
         first = min(own, default=None)
         found = [
             key
-            for key in sorted(self._ready - self._given)
+            for key in sorted(self._ready - self._started_trials)
             if key[0] == round_ and (first is None or first > key[1])
         ]
-        self._given.update(found)
+        self._started_trials.update(found)
         return [AssignStart(*key) for key in found]
 
     # --- when it ends ----------------------------------------------------------------------------
@@ -275,9 +275,9 @@ class Schedule:
             self._driver.cancel(AFTER_END)
         if ended.is_last or (ended.has_failed and self._stops_on_failure):
             found = self._skip(AFTER_END)
-        left = self._running[part.round]
-        left.discard(part)
-        return found + (self._starts(part.round) if left else [CloseRound(part.round)])
+        unfinished = self._running[part.round]
+        unfinished.discard(part)
+        return found + (self._starts(part.round) if unfinished else [CloseRound(part.round)])
 
     def _close(self, closed: RoundClosed) -> list[Instruction]:
         del self._running[closed.round]
@@ -287,7 +287,7 @@ class Schedule:
         return self._next()
 
     def _follow(self, instruction: BeginTrial | EndExperiment) -> list[Instruction]:
-        """Carry on with what the driver says."""
+        """Follow the driver's instruction."""
         if isinstance(instruction, BeginTrial):
             return self._start(instruction.serial, instruction)
         self._is_over = True

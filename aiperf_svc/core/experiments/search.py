@@ -1,12 +1,12 @@
 """Searches the highest load that holds an objective.
 
-A pure machine: `next()` gives the parameters of the next trial, `add()` takes its result. The value
-doubles from the lowest one until a point breaks or the client is the limit, then the bracket is
-bisected on the logarithm, then longer runs confirm both of its sides. A side that they do not
-confirm moves, and the search goes on. A point that cannot be decided gets longer runs too; if these
-do not help either, it stays undecided within a bracket that is wider than asked for. As long as
-nothing breaks, a point whose values are within their limits gets none, however few its requests
-are: the search goes on above it. Later the highest undecided point is the first to get one.
+A pure machine: `next()` returns the parameters of the next trial, `add()` receives its result. The
+value doubles from the lowest one until a point breaks or the client is the limit. Then the bracket
+is bisected on a logarithmic scale, and longer runs confirm both of its sides. A side that they do
+not confirm moves, and the search continues. A point that cannot be decided gets longer runs too; if
+these do not help, it stays undecided within a bracket that is wider than requested. While nothing
+breaks, a point whose values are within their limits gets no longer run, however few its requests
+are: the search continues above it. Later the highest undecided point is the first to get one.
 """
 
 import math
@@ -20,11 +20,11 @@ from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, Searc
 from aiperf_svc.domain.json_objects import Parameters
 
 _SPARE_POINTS = 2
-"""Values kept back for a bracket that moves when longer runs disagree with it."""
+"""Values reserved for a bracket that moves because longer runs disagree with it."""
 
 
 class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
-    """One parameter of the load and the range in which its limit is looked for."""
+    """One parameter of the load and the range in which its limit is searched."""
 
     parameter: str
     """Dotted config key, such as `load.request_rate`."""
@@ -33,21 +33,21 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     is_whole: bool
     """True for users, False for a rate."""
     precision: float = 0.05
-    """Greatest width of the bracket, as a share of its lower end."""
+    """Maximum width of the bracket, as a share of its lower end."""
     confirm: int = 3
     """Longer runs on each side of the bracket."""
     most_longer: int = 18
-    """Most longer runs of the search. What these do not decide stays undecided."""
+    """Maximum longer runs of the search. Points that they do not decide stay undecided."""
     longer: Parameters = {}
-    """Parameters that make a trial a longer run; none: further trials take their place."""
+    """Parameters that make a trial a longer run; empty: additional trials replace longer runs."""
     usual: Parameters = {}
-    """What these parameters are in the other trials: the template's values."""
+    """Values of these parameters in the other trials: those of the template."""
     unit: str = ""
     """`req/s`, `users`."""
 
     @property
     def factor(self) -> int:
-        """Factor between the first values: 2, or a higher power of 2 where a wide range would leave
+        """Factor between the first values: 2, or a higher power of 2 if a wide range would leave
         too few values for the bisection."""
         factor = 2
         while self._points_with(factor) > MOST_POINTS - _SPARE_POINTS and factor < 64:
@@ -60,11 +60,11 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
         return up + max(0, math.ceil(halvings))
 
     def above(self, value: float) -> float:
-        """Return the next value while nothing has broken."""
+        """Return the next value as long as nothing has broken."""
         return min(float(self.high), self.rounded(value * self.factor))
 
     def between(self, low: float, high: float) -> float | None:
-        """Return the value in the middle of two; None if they are as close as asked for."""
+        """Return the middle of two values; None if they are as close as requested."""
         if self.is_whole and high - low <= 1:
             return None
         if high / low <= (1 + self.precision) * (1 + 1e-9):
@@ -75,7 +75,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
         return middle if low < middle < high else None
 
     def rounded(self, value: float) -> float:
-        """Return a value as people write it: a whole number, or with as many digits as matter."""
+        """Return a rounded value: a whole number, or one with its significant digits."""
         if self.is_whole:
             return float(round(value))
         digits = max(3, 2 - math.floor(math.log10(self.precision)))
@@ -87,14 +87,14 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchedTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search needs of one trial."""
+    """Data of one trial for a search."""
 
     evidence: tuple[Evidence, ...]
-    """One for each objective, in the same order in all trials; empty if the trial is unusable."""
+    """One per objective, in the same order in all trials; empty if the trial is unusable."""
     verdict: str = "valid"
     is_client_bound: bool = False
     problem: str = ""
-    """Why the trial is not a measurement of the server; empty if it is."""
+    """Why the trial is not a measurement of the server; empty if it is one."""
     statistics: dict[str, float] = {}
     """Metrics for the curve, by tag and statistic: `time_to_first_token:p99`."""
 
@@ -105,7 +105,7 @@ class _Step(NamedTuple):
 
 
 class Search:
-    """One search: give each trial that `next` names to `add`, until `next` is None."""
+    """One search: pass the result of each trial from `next` to `add`, until `next` is None."""
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
@@ -119,22 +119,22 @@ class Search:
         return self.space.parameters(step.value, is_longer=step.is_longer)
 
     def add(self, parameters: Parameters, result: SearchedTrial) -> None:
-        """Record the result of a trial that `next` asked for."""
+        """Record the result of a trial that `next` returned."""
         value = float(parameters[self.space.parameter])
         runs, longer = self._runs.setdefault(value, []), self.space.longer
-        # Where no trial can be longer, a further one is in its place.
+        # If trials cannot be longer, an additional trial replaces a longer one.
         is_longer = bool(longer or runs) and all(parameters.get(k) == v for k, v in longer.items())
         runs.append((is_longer, result))
 
     @property
     def points(self) -> tuple[SearchPoint, ...]:
-        """Return what is known of each value tried, lowest first."""
+        """Return the state of each tried value, lowest first."""
         return tuple(_point(value, self._runs[value]) for value in sorted(self._runs))
 
     @property
     def bracket(self) -> tuple[SearchPoint | None, SearchPoint | None]:
-        """Return the highest point that holds and the lowest one above which nothing is to be
-        tried: it breaks, or its trials tell nothing of the server."""
+        """Return the highest point that holds, and the lowest point above which nothing is tried,
+        because it breaks or its trials do not measure the server."""
         points = self.points
         upper = next((point for point in points if point.is_upper), None)
         held = [
@@ -144,7 +144,7 @@ class Search:
 
     @property
     def ending(self) -> Ending:
-        """Return how the search ends, as far as is known now."""
+        """Return how the search ends, as far as known."""
         if self._next_step() is not None:
             return Ending.UNFINISHED
         lower, upper = self.bracket
@@ -204,8 +204,8 @@ class Search:
         lower: SearchPoint | None,
         upper: SearchPoint | None,
     ) -> float | None:
-        """Return the highest undecided value that has had no longer run and that matters: it is
-        above what holds, and while the search still climbs its values are not within limits."""
+        """Return the highest undecided value without a longer run that matters: it is above the
+        highest holding value and, while the search climbs, its values are not within limits."""
         is_climbing = upper is None and points[-1].value < self.space.high
         found = [
             point.value
@@ -286,13 +286,13 @@ def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
     holds = _all_held(held)
     deciding = held.index(False) if False in held else held.index(None) if None in held else 0
     by_length = sorted(usable, key=lambda run: not run[0])
-    # A result beside a decision is on its side: that of another run would contradict it.
+    # The result shown for a decision must be from a run on its side, or it would contradict it.
     on_side = (r for _, r in by_length if r.evidence[deciding].is_within is held[deciding])
     shown = next(on_side, longest)
     for is_longer, result in usable:
         alone = [is_held([one]) for one in result.evidence]
         if is_longer and holds is not None and _all_held(alone) is (not holds):
-            # A longer run by itself says the opposite.
+            # A longer run alone contradicts it.
             deciding, shown = (alone.index(False) if holds else deciding), result
             holds = None
     shares = [
@@ -315,7 +315,7 @@ def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
 
 
 def _on_side(result: SearchedTrial, holds: bool | None) -> bool:
-    """True if a trial's own values are on this side of their limits."""
+    """Return whether a trial's own values are on this side of their limits."""
     return _all_held([each.is_met for each in result.evidence]) is holds is not None
 
 

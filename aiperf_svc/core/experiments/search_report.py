@@ -17,35 +17,35 @@ class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
     holds: bool | None
     """None: undecided, or unusable."""
     is_within: bool = False
-    """Whether the values of all its usable trials are within their limits, certain or not."""
+    """Whether the values of all usable trials are within their limits, certainly or not."""
     share_beyond: float | None
-    """Share of requests beyond a limit, as a multiple of the allowed share: the greatest of all
+    """Share of requests beyond a limit, as a multiple of the allowed share: the maximum over all
     limits; None: no limit is on a percentile."""
     statistics: dict[str, float]
     """Statistics of the longest trial."""
     verdict: str
     is_client_bound: bool
     reason: str
-    """The first objective that breaks, else the first undecided one, else the first of all, with
-    its value and limit in a run that shows it; of unusable trials, why they are."""
+    """The first objective that breaks, else the first undecided one, else the first one, with value
+    and limit in a run that shows it. For unusable trials, the reason."""
     runs: int
     confirmations: int
-    """Longer runs whose own values are on the side of `holds`."""
+    """Longer runs whose own values agree with `holds`."""
 
     @property
     def is_upper(self) -> bool:
-        """True if nothing is to be tried above it: it breaks, or its trials tell nothing of the
+        """True if nothing is tried above it: it breaks, or its trials do not measure the
         server."""
         return self.holds is False or self.is_client_bound or self.verdict == Ending.UNUSABLE
 
     @property
     def is_open(self) -> bool:
-        """True if its trials measure the server, but without a clear result."""
+        """True if its trials measure the server but give no clear result."""
         return self.holds is None and not self.is_upper
 
     @property
     def text(self) -> str:
-        """The reason; of an undecided point, of which no value decides, marked as such."""
+        """The reason, marked as such for an undecided point, where no value decides."""
         return f"undecided: {self.reason}" if self.is_open else self.reason
 
 
@@ -59,18 +59,18 @@ class Ending(StrEnum):
     BREAKS_AT_ONCE = "breaks-at-once"
     """The lowest value breaks."""
     CLIENT_BOUND = "client-bound"
-    """The client reached its own limit first: nothing is known of the server above `holds`."""
+    """The client reached its own limit first, so the server's limit above `holds` is unknown."""
     UNUSABLE = "unusable"
-    """A trial gave no usable result, which ended the range there."""
+    """A trial without a usable result ended the range there."""
     UNDECIDED = "undecided"
-    """No point holds and none breaks for certain."""
+    """No point holds, and none certainly breaks."""
     UNFINISHED = "unfinished"
-    """More trials are to come, or the search was stopped before them."""
+    """More trials follow, or the search was stopped before them."""
 
 
 def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """Return the non-decreasing values with the least weighted squared distance from `values`, by
-    pooling neighbours that fall (Ayer and others, Annals of Mathematical Statistics 26, 1955)."""
+    pooling adjacent violators (Ayer and others, Annals of Mathematical Statistics 26, 1955)."""
     blocks: list[tuple[float, float, int]] = []  # mean, weight, number of values
     for value, weight in zip(values, weights, strict=True):
         blocks.append((value, weight, 1))
@@ -81,8 +81,8 @@ def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def crossing(places: Sequence[float], values: Sequence[float], level: float) -> float | None:
-    """Return where a rising curve through these points passes the level, between places on a
-    logarithmic scale; None if it does not pass it."""
+    """Return where a rising curve through these points crosses the level, between places on a
+    logarithmic scale; None if it does not cross it."""
     for place in range(1, len(places)):
         low, high = values[place - 1], values[place]
         if low <= level < high:
@@ -94,7 +94,7 @@ def crossing(places: Sequence[float], values: Sequence[float], level: float) -> 
 
 
 class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search has found, finished or not."""
+    """Findings of a search, finished or not."""
 
     parameter: str
     unit: str
@@ -102,19 +102,19 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
     holds: float | None
     """Highest value that holds."""
     breaks: float | None
-    """Lowest value that does not, or at which the client was the limit."""
+    """Lowest value that does not hold, or at which the client was the limit."""
     reason: str
-    """Why it breaks there, or what ended the range."""
+    """Why it breaks there, or why the range ends."""
     confirmations: int
-    """Longer runs that agree, on the side that has fewer of them."""
+    """Number of agreeing longer runs on the side that has fewer of them."""
     precision: float
-    """Greatest width of the bracket that was asked for."""
+    """Requested maximum width of the bracket."""
     is_narrowest: bool
-    """True if there is no value to try between `holds` and `breaks`: whole numbers that are
-    neighbours, or a bracket as narrow as asked for."""
+    """True if no value between `holds` and `breaks` remains to be tried: adjacent whole numbers, or
+    a bracket as narrow as requested."""
     knee: float | None
-    """Where the isotonic curve of the share beyond the limit passes the allowed share; a value
-    within the bracket that helps to plot, not the result."""
+    """Where the isotonic curve of the share beyond the limit crosses the allowed share. This value
+    within the bracket is for plots; it is not the result."""
     points: tuple[SearchPoint, ...]
     trials: int
 
@@ -160,7 +160,7 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
                 return self._undecided()
 
     def _undecided(self) -> str:
-        """Return what is known where there is no bracket."""
+        """Describe the state without a bracket."""
         if self.holds is not None:
             first = next(point for point in self.points if point.value > self.holds)
             found = f"holds {self._value(self.holds)}, undecided above ({first.reason})"
@@ -178,7 +178,7 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def advice(self) -> str:
-        """What would make the result more exact; empty if nothing would."""
+        """How to make the result more exact; empty if it cannot be."""
         width = self.width
         if self.ending is not Ending.BRACKETED or self.is_narrowest or width is None:
             return ""
@@ -193,7 +193,7 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def knee(points: Iterable[SearchPoint]) -> float | None:
-    """Return where the isotonic curve of the points passes the allowed share; None if it does
+    """Return where the isotonic curve of the points crosses the allowed share; None if it does
     not."""
     known = [(point.value, point.share_beyond, point.runs) for point in points]
     curve = [(value, share, runs) for value, share, runs in known if share is not None]

@@ -1,4 +1,4 @@
-"""The trials of a search: what its config means, as a source of trials for the experiment."""
+"""Builds the search of a config, as a source of trials for the experiment."""
 
 import itertools
 import math
@@ -19,17 +19,17 @@ from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.json_objects import Parameters
 
 _GRID = {1: 7, 2: 3}
-"""Values of each parameter on the grid, by the number of parameters."""
+"""Grid values of each parameter, by the number of parameters."""
 
 GridPoint = tuple[float, ...]
 
 
 class MaximumSearch:
-    """Searches the load at which a metric is highest, over one or two parameters: give each trial
-    that `next` names to `add`, until `next` is None.
+    """Searches the load that maximizes a metric, over one or two parameters. Pass the result of
+    each trial from `next` to `add`, until `next` is None.
 
-    A coarse grid on the logarithm comes first, then the middles between the best point and its
-    neighbours. From all points, the results make the front of throughput against latency.
+    It tries a coarse grid on a logarithmic scale, then the middles between the best point and its
+    neighbours. The results derive the front of throughput against latency from all points.
     """
 
     def __init__(self, spaces: Sequence[SearchSpace], metric: str) -> None:
@@ -41,7 +41,7 @@ class MaximumSearch:
 
     @property
     def best(self) -> Parameters | None:
-        """Return the parameters of the best point; None while there is none with a value."""
+        """Return the parameters of the best point; None if no point has a value."""
         known = {place: value for place, value in self._found.items() if value is not None}
         return self._parameters(max(known, key=lambda at: known[at])) if known else None
 
@@ -54,7 +54,7 @@ class MaximumSearch:
 
     def add(self, parameters: Parameters, result: SearchedTrial) -> None:
         """Record the result of a trial from `next`. A trial that does not measure the server,
-        because the client was busy or because most requests failed, counts as one without a
+        because the client was busy or most requests failed, counts as a trial without a
         value."""
         place = tuple(float(parameters[space.parameter]) for space in self._spaces)
         is_unusable = bool(result.problem) or result.verdict.startswith("invalid")
@@ -89,12 +89,12 @@ def _grid(space: SearchSpace, count: int) -> list[float]:
 
 
 def _is_beside(place: GridPoint, other: GridPoint, axis: int) -> bool:
-    """True if two places differ on one axis only."""
+    """Return whether two points differ on one axis only."""
     return place[:axis] == other[:axis] and place[axis + 1 :] == other[axis + 1 :]
 
 
 LONGER = 3
-"""How many times as long as the others a trial is that confirms."""
+"""Length of a confirming trial, as a multiple of the others."""
 _UNITS = {
     "load.request_rate": "req/s",
     "load.user_centric.rate": "req/s",
@@ -107,17 +107,17 @@ Machine = Search | MaximumSearch
 
 
 class SearchTrials:
-    """Gives the trials of a search one by one: a `Strategy` of the experiment's machine."""
+    """Yields the trials of a search: a `Strategy` of the experiment's machine."""
 
     total = 0
-    """The number is unknown."""
+    """Unknown."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._begun = 0
 
     def next(self) -> Trial | None:
-        """Return the next trial, None when the search is over."""
+        """Return the next trial; None when the search is over."""
         parameters = self.machine.next()
         if parameters is None:
             return None
@@ -125,7 +125,7 @@ class SearchTrials:
         return Trial(self._begun, parameters)
 
     def add(self, trial: Trial, finding: Finding | None) -> None:
-        """Record what a trial found; None if it failed."""
+        """Record the finding of a trial; None if it failed."""
         searched = finding.searched if finding is not None else None
         self.machine.add(trial.parameters, searched or failed_trial("the trial failed"))
 
@@ -143,7 +143,7 @@ def search_machine(config: BenchmarkConfig) -> Machine:
 
 
 def report_of(machine: Machine) -> SearchReport | None:
-    """Return the progress of a search for a limit; None for another one."""
+    """Return the progress of a search for a limit; None for other searches."""
     return machine.report if isinstance(machine, Search) else None
 
 
@@ -161,7 +161,7 @@ def _space(search: SearchConfig, key: str, span: Span) -> SearchSpace:
 
 
 def lengths(load: Load) -> tuple[Parameters, Parameters]:
-    """Return the parameters of a usual trial and of one that is three times as long: by time if the
+    """Return the parameters of a usual trial and of a trial three times as long: by time if the
     load ends by time, else by its number of requests. A trace that is replayed to its end cannot be
     longer."""
     for key, length in (("duration", load.duration), ("min_duration", load.min_duration)):
@@ -174,6 +174,6 @@ def lengths(load: Load) -> tuple[Parameters, Parameters]:
 
 
 def _is_whole(key: str) -> bool:
-    """True if a key takes whole numbers only."""
+    """Return whether a key only takes whole numbers."""
     wanted = str(type_at(tuple(key.split(".")), BenchmarkConfig))
     return "int" in wanted and "float" not in wanted

@@ -1,15 +1,15 @@
-"""The summary of an experiment: a row for each trial, and for each combination of parameters the
-mean over its repetitions, with an interval.
+"""The summary of an experiment: a row for each trial, and the mean with an interval over the
+repetitions of each combination of parameters.
 
-The run is the sample, as in comparisons: requests of one run say nothing of the noise between runs.
-A combination counts the trials that ran to their end and whose verdict is not `invalid`; the others
-are named. A value that one of them does not have, such as a percentile that lies among requests
-that were cut, has no mean: a mean over the rest would be too good.
+The run is the sample, as in comparisons, because requests of one run do not show the noise between
+runs. A combination counts the finished trials whose verdict is not `invalid`; the others are
+listed. If one of these trials lacks a value, such as a percentile that lies among cut requests, the
+value has no mean: a mean over the rest would be too good.
 
-The efficiency shows how well a value grows with the number of processes that share the work. That
-of n processes is the value of n, divided by n times the value of one. The trial with
-the fewest processes stands for the one, because one process may not have room for the work. Trials
-are compared that differ in the number of processes only.
+The efficiency shows how a value scales with the number of processes that share the work. For n
+processes it is the value divided by n times the value of one process. The trial with the fewest
+processes replaces the single process, which may not have room for the work. Compared trials differ
+only in the number of processes.
 """
 
 import math
@@ -43,7 +43,7 @@ EFFICIENCY = RowKey("parallel_efficiency", "avg")
 
 
 def efficiency_info(scaled: MetricInfo) -> MetricInfo:
-    """Describe the efficiency that follows from a metric."""
+    """Describe the efficiency derived from a metric."""
     return MetricInfo(
         tag=EFFICIENCY.tag,
         name="Parallel efficiency",
@@ -53,7 +53,7 @@ def efficiency_info(scaled: MetricInfo) -> MetricInfo:
 
 
 def with_efficiency(combinations: Sequence[Combination], scaled: MetricInfo) -> list[Combination]:
-    """Return the combinations, with their efficiency where the number of processes varies."""
+    """Return the combinations, with their efficiency if the number of processes varies."""
     groups: dict[bytes, list[Combination]] = {}
     for each in combinations:
         others = {n: v for n, v in each.parameters.items() if n not in scaled.scales_with}
@@ -93,14 +93,14 @@ def _efficiencies(
 
 
 def _processes(parameters: Parameters, keys: Collection[str]) -> float | None:
-    """The product of the keys' values. A key that no trial sets is the same for all. None for a
-    trial that leaves a key of others to its default, which is unknown here."""
+    """Return the product of the keys' values. A key that no trial sets is the same for all. None if
+    this trial uses the default of a key that others set, since that is unknown here."""
     values = [parameters.get(key, 1) for key in keys]
     return float(math.prod(values)) if all(map(is_number, values)) else None
 
 
 def _relative(value: Aggregate, base: Aggregate, factor: float) -> Aggregate:
-    """The value by that of the base and the factor of processes. Both have an error."""
+    """Divide a value by the base's value and the factor of processes, including both errors."""
     whole = base.mean * factor
     sd = None
     if value.sd is not None and base.sd is not None:
@@ -116,18 +116,18 @@ class ExperimentSummary:
     parameters: tuple[Parameter, ...]
     rows: tuple[TrialRow, ...]
     keys: tuple[RowKey, ...]
-    """Every value that a trial has."""
+    """Every value that at least one trial has."""
     metrics: dict[str, MetricInfo]
     headline: tuple[RowKey, ...]
     combinations: tuple[Combination, ...]
 
     @property
     def left_out(self) -> tuple[TrialRow, ...]:
-        """Trials whose numbers are not used."""
+        """Trials whose numbers are excluded."""
         return tuple(row for row in self.rows if row.left_out)
 
     def rows_with_slo(self, outcome: str) -> tuple[TrialRow, ...]:
-        """Return the trials that count and whose SLO has this outcome, such as `missed`."""
+        """Return the counted trials whose SLO has this outcome, such as `missed`."""
         return tuple(
             row
             for row in self.rows
@@ -136,7 +136,7 @@ class ExperimentSummary:
 
 
 def row_of(outcome: TrialOutcome) -> TrialRow:
-    """Return the row of a trial, which keeps of its results what summaries need."""
+    """Return the row of a trial, with the part of its results that summaries need."""
     results = outcome.results
     if results is None:
         return TrialRow(outcome, None)
@@ -154,8 +154,8 @@ def row_of(outcome: TrialOutcome) -> TrialRow:
 
 
 def finding_of(row: TrialRow, searched: SearchedTrial | None) -> Finding | None:
-    """Return what decides which trial follows this one; None without results. `searched` is its
-    result for a search."""
+    """Return the data that decides which trial follows this one; None without results. `searched`
+    is its result for a search."""
     measured = row.measured
     if measured is None:
         return None
@@ -171,14 +171,14 @@ def finding_of(row: TrialRow, searched: SearchedTrial | None) -> Finding | None:
 
 
 class EndedTrials:
-    """The trials of an experiment that have ended, each with its last attempt. Their results as a
-    whole would be 100 KB each."""
+    """The finished trials of an experiment, each with its last attempt. Complete results would take
+    100 KB each."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, TrialRow] = {}
 
     def add(self, outcome: TrialOutcome) -> TrialRow:
-        """Add a trial, in place of an earlier attempt of it."""
+        """Add a trial, replacing an earlier attempt at it."""
         before = self.by_number.get(outcome.trial.number)
         if before is not None:
             reason = before.left_out or "it failed for another target or cluster"
@@ -188,7 +188,7 @@ class EndedTrials:
 
     @property
     def rows(self) -> list[TrialRow]:
-        """The trials by their numbers, which are in the order of running."""
+        """The trials by number, which is the order of running."""
         return [self.by_number[number] for number in sorted(self.by_number)]
 
 
@@ -197,7 +197,7 @@ def summarise(outcomes: Iterable[TrialOutcome]) -> ExperimentSummary:
 
 
 def summarise_rows(rows: Iterable[TrialRow]) -> ExperimentSummary:
-    """Summarise the trials so far, by the order of their parameters' values."""
+    """Summarise the trials so far, ordered by the values of their parameters."""
     rows = tuple(sorted(rows, key=lambda each: each.number))
     known = [row.measured for row in rows if row.measured is not None]
     keys = _in_order([list(each.values) for each in known])
@@ -221,7 +221,7 @@ def summarise_rows(rows: Iterable[TrialRow]) -> ExperimentSummary:
 
 
 def _in_order(lists: Iterable[Sequence[RowKey]]) -> list[RowKey]:
-    """Merge lists that have one order: what only later lists have stays behind its predecessor."""
+    """Merge lists with a common order. Keys of later lists follow their predecessors."""
     merged: list[RowKey] = []
     known: set[RowKey] = set()
     for each in lists:
@@ -262,9 +262,9 @@ def _by_parameters(
     }
 
     def place(some: list[TrialRow]) -> list[int]:
-        given = some[0].outcome.trial.parameters
+        own = some[0].outcome.trial.parameters
         return [
-            places[each.name][msgspec.json.encode(given[each.name])] if each.name in given else -1
+            places[each.name][msgspec.json.encode(own[each.name])] if each.name in own else -1
             for each in parameters
         ]
 

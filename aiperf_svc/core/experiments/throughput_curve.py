@@ -1,10 +1,10 @@
-"""The curve of a server: tokens per second of all users together against those of one user.
+"""The curve of a server: tokens per second of all users together against the speed of one user.
 
-Each point is the trials at one level of load. Its throughput is the mean of the output token
+Each point covers the trials at one level of load. Its throughput is the mean output token
 throughput; the speed of one user is 1000 / P90 of the inter-token latency in ms, so nine of ten
-responses are at least as fast. The curve is a step function: at a required speed, a server gives
-the highest throughput of the points that are as fast or faster. Nothing is interpolated. A load at
-which the target failed in a trial has no point: the other trials show it as better than it is.
+responses are at least as fast. The curve is a step function: at a required speed, a server provides
+the maximum throughput of the points that are at least as fast. Nothing is interpolated. A load at
+which the target failed in a trial has no point, since the other trials are too good.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ from aiperf_svc.core.verdict.check_result import is_failure
 from aiperf_svc.domain.json_objects import Parameters
 
 LEVELS = ("load.concurrency", "load.request_rate")
-"""Parameters that are the load."""
+"""Parameters that set the load."""
 SPEED = "1000 / P90 of the inter-token latency in ms"
 _THROUGHPUT = RowKey("output_token_throughput", "avg")
 _LATENCY = RowKey("inter_token_latency", "p90")
@@ -36,23 +36,23 @@ class CurvePoint(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The points of one server, by growing load."""
+    """The points of one server, by increasing load."""
 
     parameters: Parameters
-    """What its trials have in common besides the load, if other curves differ in it."""
+    """Common parameters of its trials besides the load, if other curves differ in them."""
     points: tuple[CurvePoint, ...]
 
 
 def curves_of_summary(summary: ExperimentSummary) -> list[Curve]:
-    """Return the curves of an experiment, one for each combination of the parameters that are not
-    the load; empty if no load is varied or nothing was streamed."""
+    """Return the curves of an experiment, one for each combination of the parameters besides the
+    load; empty if the load does not vary or nothing was streamed."""
     return _curves(
         (each.parameters, each.mean) for each in summary.combinations if not each.has_failed
     )
 
 
 def curves_of_result(result: ExperimentResult) -> list[Curve]:
-    """Return the curves of a finished experiment; as `curves_of_summary`."""
+    """Return the curves of a finished experiment, like `curves_of_summary`."""
     failed = {trial.number for trial in result.trials if is_failure(trial.cause)}
     return _curves(
         (each.parameters, partial(_mean, each))
@@ -82,8 +82,8 @@ def _curves(rows: Iterable[tuple[Parameters, Mean]]) -> list[Curve]:
 
 
 def pareto(points: Iterable[CurvePoint]) -> list[CurvePoint]:
-    """Return the points than which no other is as fast for a user and has a higher throughput, or
-    the reverse; by growing speed."""
+    """Return the points that no other point beats in both speed and throughput, by increasing
+    speed."""
     best: list[CurvePoint] = []
     for each in sorted(points, key=lambda one: (one.per_user, one.of_system), reverse=True):
         if not best or each.of_system > best[-1].of_system:

@@ -12,11 +12,11 @@ from aiperf_svc.config.experiment import VISITS, Blocks, Experiment
 from aiperf_svc.domain.json_objects import Parameters
 
 TRIALS = "trials"
-"""Folder of the trials' folders, in that of the experiment."""
+"""Folder with the trials' folders, in the experiment's folder."""
 SHAPES = "shapes"
-"""Folder of the logs of each shape, in that of the experiment."""
+"""Folder with the logs of each shape, in the experiment's folder."""
 LONGEST_FOLDER = 120
-"""Longest name of a trial's folder, in characters. All of them are one byte each."""
+"""Maximum length of a trial's folder name, in characters, all of which take one byte."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=,+-]+")
 
 
@@ -41,20 +41,20 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def folder_of(trial: Trial, attempt: int) -> str:
-    """Return the name of the folder of an attempt, which counts from 1."""
+    """Return the folder name of an attempt, which counts from 1."""
     return trial.folder if attempt == 1 else f"{trial.folder}-attempt{attempt}"
 
 
 def describe(parameters: Mapping[str, Any]) -> str:
-    """Return parameters in one line: `load.concurrency=4,dataset.input_tokens.mean=128`."""
+    """Return parameters on one line: `load.concurrency=4,dataset.input_tokens.mean=128`."""
     return ",".join(f"{k}={value_text(v)}" for k, v in parameters.items() if v is not None)
 
 
 def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
-    """Plan the trials of an experiment, or of its part; none for a search, which chooses them as it
-    goes.
+    """Plan the trials of an experiment or of its part; none for a search, which chooses them while
+    it runs.
 
-    `seed` decides the order of shuffled trials.
+    `seed` determines the order of shuffled trials.
     """
     permutations = experiment.permutations()
     repetitions = range(1, experiment.repetitions + 1)
@@ -75,8 +75,8 @@ def _in_blocks(
 ) -> list[tuple[Parameters, int]]:
     """Return the trials with their repetition, in the order of running.
 
-    A block visits the two values as ABBA or BAAB, which cancels a linear drift within it. Which of
-    them is drawn, so that a drift with the period of a block favours neither. A visit has all
+    A block visits the two values as ABBA or BAAB, which cancels a linear drift within it. The
+    choice is random, so that a drift with the period of a block favours neither. A visit runs all
     trials of its value.
     """
     values = list(dict.fromkeys(value_text(each[blocks.over]) for each in permutations))
@@ -101,7 +101,7 @@ def block_of(repetition: int) -> int:
 
 
 def value_text(value: Any) -> str:
-    """Return a parameter's value in one line, as a user writes it."""
+    """Return a parameter's value on one line, as a user writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

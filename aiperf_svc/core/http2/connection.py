@@ -1,13 +1,13 @@
-"""Implements an HTTP/2 client connection with one stream at a time, without I/O (RFC 9113).
+"""An HTTP/2 client connection with one stream at a time, without I/O (RFC 9113).
 
-Its input and output are HTTP/1.1: it takes the bytes of a request, and returns those of the
-response with a chunk for each DATA frame and the end at END_STREAM. So everything behind it
-(framing, times, events, records) is the same for both versions. The library h2 takes several times
-the CPU, and ends a response that continues after a GOAWAY
+Its input and output are HTTP/1.1: it takes the bytes of a request and returns those of the
+response, with one chunk per DATA frame and the end at END_STREAM. So all later stages (framing,
+times, events, records) are the same for both versions. The library h2 takes several times the CPU,
+and ends a response that continues after a GOAWAY
 (docs/decisions/0047-http2-as-a-layer-below-http1.md).
 
-Windows for received data have the largest possible size, so this client never slows a server down.
-Windows for sent data are the server's, and a long request waits for them.
+Windows for received data have the maximum size, so this client never slows a server down. Windows
+for sent data are the server's, and a long request waits for them.
 """
 
 import struct
@@ -23,11 +23,11 @@ Fields = Iterable[tuple[bytes, bytes]]
 RENEW_WINDOW_AT: Final = 2**20
 """Received bytes after which the connection's window of 2 GiB is renewed."""
 MAX_BLOCK_BYTES: Final = 262_144
-"""Most bytes of one compressed header block."""
+"""Maximum bytes of one compressed header block."""
 _LAST_STREAM: Final = 2**31 - 1
 _HEADER_BYTES: Final = frames.HEADER.size
 _NOTHING: Final = memoryview(b"")
-_NOT_PASSED_ON: Final = frozenset(
+_DROPPED_HEADERS: Final = frozenset(
     (b"connection", b"content-length", b"keep-alive", b"proxy-connection", b"transfer-encoding")
 )
 """Response headers that would contradict the framing of the HTTP/1.1 response."""
@@ -39,7 +39,7 @@ _FILL_UP: Final = frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW
 
 
 class Http2Problem(Exception):
-    """Why a connection cannot carry more: text and kind."""
+    """Why a connection cannot be used further: text and kind."""
 
     def __init__(self, text: str, kind: ErrorKind, *, is_unprocessed: bool = False) -> None:
         super().__init__(text)
@@ -52,7 +52,7 @@ class Http2Connection:
     """One connection. After a problem it ignores further input."""
 
     def __init__(self, decode: Callable[[bytes], Fields], scheme: str) -> None:
-        """`decode` decodes header blocks in their order, and raises ValueError."""
+        """`decode` decodes header blocks in order, and raises ValueError."""
         self._decode, self._scheme = decode, scheme.encode()
         self._out = [_OPENING, _window_update(_FILL_UP)]
         self._rest = b""
@@ -66,7 +66,7 @@ class Http2Connection:
         self._is_active = False
         """Whether its response is incomplete."""
         self._body = _NOTHING
-        """The part of the request that waits for the window."""
+        """The rest of the request, which waits for the window."""
         self._window = self._initial_window = frames.DEFAULT_WINDOW
         self._connection_window = frames.DEFAULT_WINDOW
         self._max_frame = frames.SMALLEST_MAX_FRAME
@@ -96,7 +96,7 @@ class Http2Connection:
         return not is_broken and not self.is_sending and self._stream < _LAST_STREAM
 
     def send(self, request: bytes) -> None:
-        """Take a complete HTTP/1.1 request, after the end of the previous response."""
+        """Accept a complete HTTP/1.1 request, after the end of the previous response."""
         head, _, body = request.partition(b"\r\n\r\n")
         self._stream += 2
         self._is_active, self._has_head, self._length = True, False, None
@@ -108,7 +108,7 @@ class Http2Connection:
         self._body = memoryview(body) if body else _NOTHING
 
     def leave_stream(self) -> None:
-        """Reset the stream of an incomplete response, and ignore the rest of it."""
+        """Reset the stream of an incomplete response, and ignore the rest of the response."""
         if self._is_active:
             code = struct.pack(">I", frames.CANCEL)
             self._out.append(frame(frames.RST_STREAM, 0, self._stream, code))
@@ -127,14 +127,14 @@ class Http2Connection:
             self._connection_window -= len(part)
             flags = 0 if len(body) else frames.END_STREAM
             self._out.append(frame(frames.DATA, flags, self._stream, part))
-        # An empty view would still hold the whole request.
+        # An empty view would keep the whole request in memory.
         self._body = body if len(body) else _NOTHING
         out, self._out = self._out, []
         return b"".join(out)
 
     def receive(self, data: bytes) -> bytes:
-        """Take received bytes and return those of the response in HTTP/1.1. If `problem` is set
-        afterwards, nothing follows them."""
+        """Process received bytes and return those of the response in HTTP/1.1. If `problem` is set
+        afterwards, no more bytes follow."""
         if self.problem is None:
             try:
                 self._take_all(self._rest + data)
@@ -192,10 +192,10 @@ class Http2Connection:
             self._take_goaway(payload)
         elif kind == frames.PUSH_PROMISE:
             raise _broken("a PUSH_PROMISE frame, which was forbidden")
-        # Frames of other kinds are to be ignored.
+        # RFC 9113 requires that frames of other kinds are ignored.
 
     def _is_current(self, stream: int) -> bool:
-        """Return whether the frame belongs to the request in flight. Frames of earlier ones are
+        """Return whether the frame belongs to the request in flight. Frames of earlier requests are
         ignored."""
         if stream == self._stream:
             return self._is_active
@@ -248,7 +248,7 @@ class Http2Connection:
             return
         self._block = None
         try:
-            # Blocks of earlier streams too: they change the table.
+            # Blocks of earlier streams too, since they change the table.
             fields = list(self._decode(block))
         except ValueError as error:
             raise _broken(f"a header block: {error}") from error
@@ -269,7 +269,7 @@ class Http2Connection:
                 if not value.isdigit() or len(value) > 15:
                     raise _broken(f"content-length {value[:40]!r}")
                 self._length = int(value)
-            elif name not in _NOT_PASSED_ON:
+            elif name not in _DROPPED_HEADERS:
                 line = name + b": " + value
                 if b"\r" in line or b"\n" in line or b"\0" in line or b":" in name:
                     raise _broken(f"a header {name[:40]!r}")
@@ -302,7 +302,7 @@ class Http2Connection:
             if name == frames.INITIAL_WINDOW_SIZE:
                 if value > frames.LARGEST_WINDOW:
                     raise _broken(f"a window of {value} bytes")
-                # Also that of the stream in flight, which may become negative.
+                # It also changes the window of the stream in flight, which may become negative.
                 self._window += value - self._initial_window
                 self._initial_window = value
             elif name == frames.MAX_FRAME_SIZE:

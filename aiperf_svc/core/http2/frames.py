@@ -1,7 +1,7 @@
 """Builds HTTP/2 frames and the header blocks of requests (RFC 9113, section 4; RFC 7541).
 
 A request's header block uses no table and no Huffman code: every field is a literal that is never
-indexed. This costs a few hundred bytes for each request, and keeps secrets out of the tables of
+indexed. This costs a few hundred bytes per request, and keeps secrets out of the tables of
 intermediaries.
 """
 
@@ -39,7 +39,7 @@ SMALLEST_MAX_FRAME: Final = 16_384
 LARGEST_MAX_FRAME: Final = 2**24 - 1
 
 CANCEL: Final = 8
-"""Error code for a stream that is no longer wanted."""
+"""Error code for cancelling a stream."""
 
 HEADER: Final = struct.Struct(">IBI")
 """Header of each frame: length and type, flags, stream."""
@@ -62,10 +62,10 @@ _ERRORS: Final = (
 )
 _NEVER_INDEXED: Final = b"\x10"
 """A literal field whose name is a literal too (RFC 7541, section 6.2.3)."""
-_OF_CONNECTIONS: Final = frozenset(
+_CONNECTION_HEADERS: Final = frozenset(
     (b"host", b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
-"""Headers that HTTP/2 forbids (RFC 9113, section 8.2.2), and the one that `:authority` replaces."""
+"""Headers that HTTP/2 forbids (RFC 9113, section 8.2.2), and Host, which `:authority` replaces."""
 
 
 def error_name(code: int) -> str:
@@ -105,7 +105,7 @@ def request_block(head: bytes, scheme: bytes) -> bytes:
         name, value = name.lower(), value.strip(b" \t")
         if name == b"host":
             authority = value
-        if name not in _OF_CONNECTIONS and (name != b"te" or value == b"trailers"):
+        if name not in _CONNECTION_HEADERS and (name != b"te" or value == b"trailers"):
             fields.append(_NEVER_INDEXED + _text(name) + _text(value))
     pseudo = ((b":method", method), (b":scheme", scheme), (b":authority", authority))
     first = [_NEVER_INDEXED + _text(name) + _text(value) for name, value in pseudo]

@@ -1,8 +1,7 @@
-/* What `number_text.filled` does for lines full of numbers, compiled.
+/* Compiled version of `number_text.filled` for lines full of numbers.
  *
- * What is meant is said there; the interpreted function remains the reference, and the text of both
- * is the same to the byte. Built against the stable ABI, so that one library serves every Python
- * from 3.11 on.
+ * The interpreted function is the reference and documents the behaviour; both return identical
+ * bytes. Built against the stable ABI, so one library works with every Python from 3.11 on.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -17,7 +16,7 @@
 #define WIDEST 32 /* a sign, 20 digits, a point, decimals */
 
 typedef struct {
-    const char *before; /* the piece of the template that comes first */
+    const char *before; /* the preceding piece of the template */
     Py_ssize_t before_size;
     Py_buffer values;
     char kind;
@@ -25,7 +24,7 @@ typedef struct {
 
 /* --- one number ------------------------------------------------------------------------------- */
 
-/* At least `width` digits; returns the end. */
+/* Write at least `width` digits; return the end. */
 static char *put_digits(char *at, uint64_t number, int width) {
     char digits[24];
     int first = sizeof digits;
@@ -77,7 +76,7 @@ static char *put(char *at, const Column *column, Py_ssize_t row) {
     }
 }
 
-/* --- all of them ------------------------------------------------------------------------------ */
+/* --- all lines -------------------------------------------------------------------------------- */
 
 static PyObject *fill(const Column *columns, Py_ssize_t width, const char *last,
                       Py_ssize_t last_size, Py_ssize_t count) {
@@ -87,7 +86,7 @@ static PyObject *fill(const Column *columns, Py_ssize_t width, const char *last,
     char *text = PyMem_Malloc(longest * count + 1), *at = text;
     if (text == NULL)
         return PyErr_NoMemory();
-    /* Another thread writes and hashes meanwhile. */
+    /* Another thread can write and hash meanwhile. */
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t row = 0; row < count; row++) {
         for (Py_ssize_t i = 0; i < width; i++) {
@@ -103,7 +102,7 @@ static PyObject *fill(const Column *columns, Py_ssize_t width, const char *last,
     return result;
 }
 
-/* 0 when all of them fit together; -1 with an exception set. */
+/* Return 0 if all arguments fit together; -1 with an exception set. */
 static int take_columns(Column *columns, Py_ssize_t *taken, Py_ssize_t width, PyObject *pieces,
                         const char *kinds, PyObject *arrays, Py_ssize_t count) {
     for (; *taken < width; ++*taken) {

@@ -1,8 +1,8 @@
 """Converts the batches of record processors to the lines of profile_export.jsonl, after the load.
 
-A line is two kilobytes of text, ten times its content. Rendering it while requests are sent would
-take CPU time from the measurement, and so would each copy between processes. So batches are kept as
-they come (`adapters/storage/jsonl_file`), and become lines many at a time.
+A line is two kilobytes of text, ten times its content. Rendering during the load would take CPU
+time from the measurement, and so would copies between processes. So batches are stored as they
+arrive (`adapters/storage/jsonl_file`), and are rendered many at a time.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ def line_count(rows: Rows) -> int:
 def lines_of(
     batches: Sequence[MetricBatch], renderer: LineRenderer, *, most: int | None = None
 ) -> bytes:
-    """Return a line for each request of the profiling phase, in the order of the batches, each of
-    which has its details; at most `most` lines."""
+    """Return a line for each request of the profiling phase, at most `most`, in the order of the
+    batches. Each batch has its details."""
     rows = np.frombuffer(b"".join(batch.rows for batch in batches), dtype=METRIC_DTYPE)
     details = [batch.details for batch in batches if batch.details is not None]
     messages = [message for each in details for message in each.messages]
@@ -76,7 +76,7 @@ def _traces(details: Sequence[LineDetails]) -> list[Chunks]:
 
 
 def _lists(counts: NDArray[np.int64], numbers: NDArray[np.float64]) -> list[bytes]:
-    """Return JSON lists of `counts` numbers each, one after the other; empty for 0."""
+    """Return consecutive JSON lists of `counts` numbers each; empty for 0."""
     lists = [b""] * len(counts)
     if len(numbers):
         text = filled([b"", b","], DECIMAL, [numbers], len(numbers))

@@ -1,8 +1,8 @@
-"""The `trace_data` of a line of profile_export.jsonl, in AIPerf's format (0.13): when a request was
-written, and when each read of its response came.
+"""The `trace_data` of a line of profile_export.jsonl, in AIPerf's format (0.13): when the request
+was written, and when each read of its response arrived.
 
-Times of reads are the kernel's stamps. Fields that this client has no values for are left out: name
-look-ups, waits for a pool of connections, headers.
+Times of reads are the kernel's stamps. Fields without values in this client are omitted: DNS
+queries, waits for a connection pool, headers.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ Chunks = NDArray[np.int64]
 """Kernel stamp (wall clock, ns) and length in bytes of each read with bytes of the body, shape
 (n, 2)."""
 TRACE_TYPE: Final = "aiohttp"
-"""The only type for which AIPerf's models have the times of a connection."""
+"""The only type for which AIPerf's models contain connection times."""
 
 
 def trace_data(rows: Rows, place: int, chunks: Chunks) -> bytes:

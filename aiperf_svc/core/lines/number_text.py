@@ -1,8 +1,8 @@
-"""Formats lines of text with numbers in them, whole arrays of numbers at a time.
+"""Formats lines of text that contain numbers, whole arrays of numbers at a time.
 
-A line of the per-request file holds about fifty numbers. Formatting them one by one costs more than
-all other work for a request. Here digits come from tables of four at a time, for all numbers of a
-column in one operation, as bytes of an array: a number that is shorter than the longest of its
+A line of the per-request file has about fifty numbers. Formatting them one by one costs more than
+all other work for a request. Here digits come from tables of four digits, for all numbers of a
+column in one operation, as bytes of an array. A number that is shorter than the longest of its
 column is padded with NUL bytes, which are removed at the very end.
 
 `filled` also has a C version (`_number_text.c`), which is used if it has been compiled and takes a
@@ -26,7 +26,7 @@ PADDED: Final = b"p"
 DECIMAL: Final = b"d"
 
 Text = NDArray[np.uint8]
-"""ASCII text, the last axis along the characters; NUL stands for nothing."""
+"""ASCII text, with the characters along the last axis. NUL is padding."""
 
 _GROUP: Final = 10_000
 _DECIMALS: Final = 1_000_000
@@ -131,7 +131,7 @@ _TEXT_OF: Final[dict[bytes, Callable[[NDArray[Any]], Text]]] = {
 def interpreted_filled(
     pieces: list[bytes], kinds: bytes, columns: list[NDArray[Any]], count: int
 ) -> bytes:
-    """Return `count` texts, one after the other, each made of pieces[0], a number of columns[0],
+    """Return `count` consecutive texts, each made of pieces[0], a number of columns[0],
     pieces[1], …
 
     There is one more piece than columns. Each column is a contiguous array of `count` numbers:
@@ -153,7 +153,7 @@ def interpreted_filled(
     template += pieces[-1]
     lines = bytearray(template) * count
     for place, text in zip(places, texts, strict=True):
-        # Items are copied four times as fast as rows of bytes.
+        # Copying items is four times as fast as copying rows of bytes.
         item = np.dtype((np.void, text.shape[-1]))
         hole: NDArray[Any] = np.ndarray(count, item, lines, place, (len(template),))
         hole[:] = np.ascontiguousarray(text).view(item)[:, 0]

@@ -1,12 +1,12 @@
 """Renders metric rows as lines of profile_export.jsonl, in the format of AIPerf 0.13.
 
-Values come from the metric catalog's own formulas, so a line agrees with the summary. A line holds
-only what is defined for its request: all metrics of a completed one; of any other request only the
-metrics that cover every request sent, and its error. Durations are in milliseconds.
+Values come from the metric catalog's own formulas, so a line agrees with the summary. A line only
+contains metrics that are defined for its request: all metrics of a completed request; for others,
+only the error and the metrics that cover every sent request. Durations are in milliseconds.
 
 Rendering one line at a time with a JSON encoder costs more than all other work for a request. So
-the numbers of many lines are formatted at once (`number_text`), between the pieces of a template
-that is made once for each combination of metrics.
+the numbers of many lines are formatted at once (`number_text`) and inserted between the pieces of a
+template that is made once per combination of metrics.
 """
 
 from collections import defaultdict
@@ -39,16 +39,16 @@ _METADATA: Final = (
     ("finish_reason", INTEGER),
     ("ack_wall_ns", INTEGER),
 )
-"""Numbers in the order in which a template takes them; the last one is left out if it is 0."""
+"""Numbers in the order of a template. The last one is omitted if it is 0."""
 _STREAM_IDS: Final = ("id_stream", "id_index", "id_root", "id_index")
 _PARENT_ID: Final = ("id_parent", "id_index")
 _GROUP: Final = "group_of_"
 _GROUP_DIGITS: Final = len("8100-")
 _FIRST_GROUP: Final = int(id_prefix("", Phase.PROFILING)[-_GROUP_DIGITS:-1])
 _DEPTH: Final = "depth"
-"""Numbers of a session tree's requests, in place of the ids of a conversation."""
+"""Numbers for a session tree's requests, which replace the ids of a conversation."""
 _HOLE: Final = "\0"
-"""Placeholder for a number in a template. In JSON this character only appears escaped, as do the
+"""Placeholder for a number in a template. In JSON this character only appears escaped, like the
 next three."""
 _GAPS: Final = b"\1"
 _ERROR: Final = b"\2"
@@ -60,10 +60,10 @@ _CUT: Final = {
         (Outcome.ABANDONED, "its client left before its response had ended"),
     )
 }
-"""Errors of requests that were cut, with AIPerf's code for a client that has closed its request.
-These requests are counted apart from errors."""
+"""Errors of requests that were cut, with AIPerf's code for a client that closed its request. These
+requests are counted separately from errors."""
 _KNOWN_TEMPLATES: Final = 4_096
-"""Most templates kept: 20 MB."""
+"""Maximum number of cached templates, which take 20 MB."""
 
 _METRICS = tuple(
     sorted(
@@ -71,7 +71,7 @@ _METRICS = tuple(
         key=lambda metric: not metric.is_whole,
     )
 )
-"""Metrics of a line, those written as integers first."""
+"""Metrics of a line, integers first."""
 _COVERS_ALL_SENT = np.array([metric.population is Population.SENT for metric in _METRICS])
 _INTEGERS: Final = sum(metric.is_whole for metric in _METRICS)
 
@@ -92,16 +92,16 @@ class Source(NamedTuple):
 
 
 class RequestStreams:
-    """Which stream of a session tree each request belongs to."""
+    """Maps requests to streams of a session tree."""
 
     def __init__(self, turns: bytes, streams: bytes) -> None:
-        """`turns` and `streams` are those of the dataset's shape."""
+        """`turns` and `streams` are the fields of the dataset's shape."""
         ends = np.cumsum(np.frombuffer(turns, dtype="<u2"), dtype=np.int64)
         self._begins = np.append(np.int64(0), ends)
         self._numbers = np.frombuffer(streams, dtype="<u2").reshape(-1, 4).astype(np.int64)
 
     def of(self, rows: Rows) -> NDArray[np.int64]:
-        """Return of each row the first requests of its stream, of the one that spawned it and of
+        """Return for each row the first request of its stream, of the stream that spawned it and of
         the root, and the depth of its stream; shape (rows, 4)."""
         found: NDArray[np.int64] = self._numbers[self._begins[rows["entry"]] + rows["turn"]]
         return found
@@ -117,7 +117,7 @@ class LineRenderer:
         self._phase_index = int(has_warmup)
         """Index of the phase: AIPerf counts phases from 0, including the warmup."""
         self._templates: dict[tuple[Source, bytes], list[bytes]] = {}
-        """Pieces of text between numbers, by source and metrics."""
+        """Text pieces between numbers, by source and metrics."""
 
     def render(
         self,
@@ -132,9 +132,9 @@ class LineRenderer:
         """Return one line for each of the METRIC_DTYPE rows, all of the profiling phase, in their
         order.
 
-        `whose` maps each row to its place in `sources`. `gaps` are the JSON lists of the gaps
-        between content chunks, empty if there are none; `messages` are the error texts, by the
-        place of each row with an error; `traces` the JSON of their HTTP traces, empty without one.
+        `whose` maps each row to its index in `sources`. `gaps` are the JSON lists of the gaps
+        between content chunks, empty without any; `messages` are the error texts by the index of
+        their row; `traces` is the JSON of the rows' HTTP traces, empty without traces.
         """
         values = _values(rows)
         is_cut = np.isin(rows["outcome"], list(_CUT))
@@ -189,7 +189,7 @@ class LineRenderer:
             what.tolist()
         )
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
-        # Of late turns the group before it is a number too.
+        # For late turns, the group before the index is a number too.
         group = f"{prefix[:-_GROUP_DIGITS]}{_HOLE}-" if is_long else prefix
         own_id = f'"{group}{_HOLE}-{_HOLE}"'
         first = f"{prefix}{TURN_BASE}-"
@@ -237,7 +237,7 @@ class LineRenderer:
 
 
 def _values(rows: Rows) -> NDArray[np.float64]:
-    """Return all metrics of all rows, NaN where a line leaves one out; shape (metrics, rows)."""
+    """Return all metrics of all rows, NaN if a line omits one; shape (metrics, rows)."""
     columns = columns_for_formulas(rows)
     values = np.empty((len(_METRICS), len(rows)))
     for place, metric in enumerate(_METRICS):
@@ -251,8 +251,8 @@ def _values(rows: Rows) -> NDArray[np.float64]:
 
 
 def _alike(has: NDArray[np.bool_], whose: NDArray[Any]) -> Sequence[Sequence[int]]:
-    """Group the places of the rows that have the same metrics and source; usually one group of all
-    rows."""
+    """Group the indexes of rows with the same metrics and source. Usually all rows form one
+    group."""
     if (has == has[:, :1]).all() and (whose == whose[:1]).all():
         return [range(len(whose))] if len(whose) else []
     places: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
@@ -270,7 +270,7 @@ def _numbers(
     what: NDArray[np.bool_],
     of_streams: NDArray[np.int64] | None,
 ) -> tuple[bytes, list[NDArray[Any]]]:
-    """Return the kinds and the numbers of rows that have the same metrics, in the order of their
+    """Return the kinds and the numbers of rows with the same metrics, in the order of their
     template, as `filled` takes them."""
     if len(places) != len(rows):
         rows, values = rows[places], values[:, places]
@@ -288,7 +288,7 @@ def _numbers(
         by_name[_DEPTH] = np.ascontiguousarray(of_streams[:, 3])
     by_name["id_index"] = by_name["index"] + INDEX_BASE
     if what[-2]:
-        # Of long conversations: the group of a turn stands before its number in the group.
+        # In long conversations, the group of a turn precedes its number in the group.
         metadata = [
             each
             for name, kind in metadata
@@ -308,14 +308,14 @@ def _numbers(
 def _with_streams(
     metadata: Sequence[tuple[str, bytes]], *, is_child: bool
 ) -> list[tuple[str, bytes]]:
-    """Return the numbers of a template for session trees: those of a request id come first."""
+    """Return the numbers of a template for session trees, with those of a request id first."""
     ids = (*_STREAM_IDS, *(_PARENT_ID if is_child else ()))
     own = [(name, INTEGER) for name in ids]
     return [*metadata[:3], *own, *metadata[5:], (_DEPTH, INTEGER)]
 
 
 def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:
-    """Return the text with its placeholders replaced, in their order."""
+    """Return the text with its placeholders replaced in order."""
     pieces = [b""] * (2 * len(contents) + 1)
     pieces[::2] = text.split(hole)
     pieces[1::2] = contents
@@ -323,7 +323,7 @@ def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:
 
 
 def _object(members: dict[str, str]) -> str:
-    """Return a JSON object of values that are JSON already."""
+    """Return a JSON object whose values are already JSON."""
     return "{" + ",".join(f'"{key}":{value}' for key, value in members.items()) + "}"
 
 

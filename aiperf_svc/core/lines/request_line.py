@@ -1,5 +1,5 @@
-"""What a line of profile_export.jsonl holds, and the file inputs.json: the sources of their JSON
-Schemas.
+"""The content of a line of profile_export.jsonl and of the file inputs.json, as sources of their
+JSON Schemas.
 
 Both are written in pieces (`renderer`, `core/datasets/built`), since encoding such objects would
 cost more than all other work for a request. Tests read the written lines as these structs.
@@ -19,14 +19,14 @@ class LineMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Which request it was, and when. Times are nanoseconds since 1970."""
+    """Identity and times of a request. Times are nanoseconds since 1970."""
 
     session_num: int
     x_request_id: str
     x_correlation_id: str
     root_correlation_id: str
     parent_correlation_id: str | UnsetType = UNSET
-    """Only of a stream that another one has started."""
+    """Only for a stream that another stream started."""
     conversation_id: str
     turn_index: int
     credit_issued_ns: int
@@ -80,7 +80,7 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of profile_export.jsonl. `metrics` has those that the request has, by tag."""
+    """A line of profile_export.jsonl. `metrics` contains the request's defined metrics by tag."""
 
     metadata: LineMetadata
     metrics: dict[str, LineMetric]

@@ -1,8 +1,8 @@
-"""Decides which requests their clients abandon.
+"""Decides which requests are abandoned by their clients.
 
-The choice depends on the seed, the credit's index and the turn alone, so it is the same however the
-credits are dealt to workers, and whatever the server does. Each request is chosen by itself with
-the same chance: the three numbers are mixed to 64 bits by the finaliser of splitmix64 (Steele, Lea
+The choice depends only on the seed, the credit's index and the turn, so it does not depend on the
+distribution of credits to workers or on the server. Each request is chosen independently with the
+same probability: the finaliser of splitmix64 mixes the three numbers to 64 bits (Steele, Lea
 and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014), which are compared with the
 share.
 """
@@ -19,7 +19,7 @@ class Abandonment:
     """The requests of the profiling phase that are to be abandoned."""
 
     def __init__(self, *, share: float, delay_ns: int, seed: int) -> None:
-        """`share` of all requests is abandoned `delay_ns` after they were sent whole."""
+        """`share` of all requests is abandoned `delay_ns` after they were completely sent."""
         self.delay_ns = delay_ns
         self._below = round(share * 2**64)
         self._seed = _mixed(seed + _GAMMA)
@@ -30,7 +30,7 @@ class Abandonment:
 
 
 def abandonment_of(config: BenchmarkConfig) -> Abandonment | None:
-    """Return what a config says of it; None if nothing is to be abandoned."""
+    """Return the abandonment of a config; None without any."""
     cancellation = config.load.cancellation
     if cancellation is None or not cancellation.rate:
         return None
@@ -40,7 +40,7 @@ def abandonment_of(config: BenchmarkConfig) -> Abandonment | None:
 
 
 def _mixed(number: int) -> int:
-    """Return 64 bits in which every bit of the number counts."""
+    """Return 64 bits that depend on every bit of the number."""
     number &= _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK

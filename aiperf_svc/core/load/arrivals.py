@@ -1,15 +1,15 @@
 """The open-loop schedule: when requests are due, independent of the server.
 
-Arrival `i` is due at a time that depends on the load, the seed and `i` alone. Gaps are drawn with
-mean one (constant, exponential, or gamma of a given shape) and summed; the sum is then mapped
+Arrival `i` is due at a time that depends only on the load, the seed and `i`. Gaps are drawn with
+mean one (constant, exponential, or gamma of a given shape) and summed. The sum is then mapped
 through the inverse of the expected count of arrivals by time t, which is `rate * t` after the ramp
 and `rate * t^2 / (2 * ramp)` within it (time change of a Poisson process: Çinlar, Introduction to
-Stochastic Processes, 1975, ch. 4.7). A rate that changes has a curve of its own instead.
+Stochastic Processes, 1975, ch. 4.7). A changing rate has its own curve instead.
 
-In a `BurstCurve`, each period has the usual rate first and ends with the burst. The expected number
-of arrivals is linear within each of the two parts, so it and its inverse need no table, however
-long the load is. In a `RateCurve`, the rate is linear between points, so the expected number, which
-is its integral, is quadratic within a part.
+In a `BurstCurve`, each period starts with the usual rate and ends with the burst. The expected
+number of arrivals is linear within each of the two parts, so it and its inverse need no table for a
+load of any length. In a `RateCurve`, the rate is linear between points, so the expected number,
+which is its integral, is quadratic within a part.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ Floats = NDArray[np.float64]
 
 
 class RateCurve:
-    """Rates by time in seconds. After the last point nothing arrives."""
+    """Rates by time in seconds. Nothing arrives after the last point."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
-        """`points` are (time, rate) in the order of time; two at one time are a jump."""
+        """`points` are (time, rate) in the order of time; two points at one time are a jump."""
         self._times, self._rates = np.array(points, dtype=np.float64).T
         lengths = np.diff(self._times)
         areas = lengths * (self._rates[1:] + self._rates[:-1]) / 2
@@ -33,7 +33,7 @@ class RateCurve:
         """Number of arrivals expected by each point."""
 
     def expected(self, until_s: float) -> float:
-        """Return the number of arrivals that is expected until a time."""
+        """Return the expected number of arrivals until a time."""
         if until_s >= self._times[-1]:
             return float(self._expected[-1])
         part = max(0, int(np.searchsorted(self._times, until_s, side="right")) - 1)
@@ -43,12 +43,12 @@ class RateCurve:
         )
 
     def times(self, expected: Floats) -> Floats:
-        """Return when so many arrivals are expected; infinite for more than there are."""
+        """Return when so many arrivals are expected; infinite if the number is never reached."""
         part = np.searchsorted(self._expected, expected, side="right") - 1
         is_over = part >= len(self._expected) - 1
         part = np.minimum(part, len(self._expected) - 2)
         rest, rate = expected - self._expected[part], self._rates[part]
-        # rate * t + slope * t^2 / 2 = rest, solved so that a slope of zero divides by no zero.
+        # rate * t + slope * t^2 / 2 = rest, solved without dividing by a slope of zero.
         root = np.sqrt(np.maximum(rate**2 + 2 * self._slope(part) * rest, 0.0))
         into_s = np.divide(2 * rest, rate + root, out=np.zeros_like(rest), where=rate + root > 0)
         return np.where(is_over, np.inf, self._times[part] + into_s)
@@ -79,7 +79,7 @@ class BurstCurve:
         self._in_period = self._before + burst * length_s
 
     def expected(self, until_s: float) -> float:
-        """Return the number of arrivals that is expected until a time."""
+        """Return the expected number of arrivals until a time."""
         periods, into_s = divmod(until_s, self._every_s)
         into = self._usual * min(into_s, self._begins_s)
         into += self._burst * max(0.0, into_s - self._begins_s)
@@ -88,7 +88,7 @@ class BurstCurve:
     def times(self, expected: Floats) -> Floats:
         """Return when so many arrivals are expected."""
         periods, rest = np.divmod(expected, self._in_period)
-        # Without a usual rate nothing arrives before the burst, and nothing is divided by it.
+        # Without a usual rate nothing arrives before the burst; avoid dividing by it.
         before = rest / (self._usual or 1.0)
         within = self._begins_s + (rest - self._before) / self._burst
         into_s = np.where(rest < self._before, before, within)
@@ -99,7 +99,7 @@ BLOCK = 4_096
 """Number of arrivals drawn at once."""
 
 _NEVER_S = 4e9
-"""Time after which nothing is due, within 64 bits of nanoseconds."""
+"""Time that is later than any due time, within 64 bits of nanoseconds."""
 
 Pattern = Literal["constant", "poisson", "gamma"]
 
@@ -131,7 +131,7 @@ class Arrivals:
         self._ready: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def take(self, *, before_ns: int, at_most: int | None = None) -> NDArray[np.int64]:
-        """Return the next arrivals due before `before_ns`, `at_most` of them, as ascending
+        """Return the next arrivals due before `before_ns`, at most `at_most` of them, as ascending
         int64."""
         limit = at_most if at_most is not None else 2**62
         while len(self._ready) < limit and (not len(self._ready) or self._ready[-1] < before_ns):
@@ -151,7 +151,7 @@ class Arrivals:
         expected = self._drawn + np.cumsum(gaps)
         self._drawn = float(expected[-1])
         if self._pattern == "constant":
-            # The first one is due at the start, not one gap later.
+            # The first arrival is due at the start, not one gap later.
             expected = expected - 1.0
         due_s = np.minimum(self._times(expected), _NEVER_S)
         return np.rint(due_s * 1e9).astype(np.int64)

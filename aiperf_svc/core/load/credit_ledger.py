@@ -1,18 +1,18 @@
-"""The credit accounts of one phase at the timing manager: what each worker was granted, and what
-came back.
+"""The timing manager's credit accounts of one phase: what each worker was granted and what it
+returned.
 
-A grant gives credits to a worker; the worker's cumulative counts report how they ended. At the end
+A grant assigns credits to a worker, whose cumulative counts report how they ended. At the end
 
     issued = granted - revoked = completed + errored + cancelled + abandoned + unsent + lost
 
-holds for every worker, where `lost` is what a lost worker never reported.
+holds for every worker, where `lost` are the credits that a lost worker never reported.
 
 In closed loop the ledger also sizes the grants. A worker must always hold more credits than it has
 free users, or a user would wait for a grant instead of the server. All users of a worker can become
-free at once, as they do against a server whose responses all take the same time, so a worker holds
-at least one credit for each user ahead. But no other worker can use what one holds, so near the end
-of a counted phase grants shrink with what remains (guided self-scheduling: Polychronopoulos and
-Kuck, IEEE Trans. Computers C-36(12), 1987), down to each worker's share of the last round.
+free at once, namely with a server whose responses all take the same time. So a worker holds at
+least one credit for each user ahead. But other workers cannot use these credits, so near the end
+of a counted phase grants shrink with the remaining number (guided self-scheduling: Polychronopoulos
+and Kuck, IEEE Trans. Computers C-36(12), 1987), down to each worker's share of the last round.
 """
 
 import msgspec
@@ -22,13 +22,13 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 
 LEAST_LOOKAHEAD = 64
-"""Credits granted ahead while a worker's rate is not known yet."""
+"""Credits granted ahead while a worker's rate is unknown."""
 MOST_LOOKAHEAD = 131_072
-"""Most credits that a worker holds ahead, whatever its reported rate: three seconds of what a
-worker sends on a fast core."""
+"""Maximum credits that a worker holds ahead, whatever its reported rate: three seconds of the rate
+of a fast core."""
 RATE_INTERVAL_NS = 10_000_000
-"""Shortest interval over which a rate is computed. Over a shorter one, a few requests that end
-together look like a high rate."""
+"""Minimum interval for computing a rate. Over a shorter interval, a few requests that end together
+look like a high rate."""
 RATE_WEIGHT = 0.3
 """Weight of the newest interval in a worker's smoothed rate."""
 
@@ -46,9 +46,9 @@ class _Account(msgspec.Struct):
     counts: WorkerCounts
     granted: int = 0
     rate: float = 0.0
-    """Credits that end per second; 0 until it is known."""
+    """Credits that end per second; 0 if unknown."""
     rated_mono_ns: int | None = None
-    """Time at the end of the last interval of `rate`, by the worker's clock; None before the first
+    """End of the last interval of `rate`, by the worker's clock; None before the first
     report."""
     rated_ended: int = 0
     """Value of `ended` at that time."""
@@ -60,7 +60,7 @@ class _Account(msgspec.Struct):
         return ended_credits(self.counts)
 
     def rate_until(self, taken_mono_ns: int) -> None:
-        """Update the rate from the time since the last interval, if that is long enough."""
+        """Update the rate from the time since the last interval, if it is long enough."""
         if self.rated_mono_ns is not None:
             elapsed_ns = taken_mono_ns - self.rated_mono_ns
             if 0 <= elapsed_ns < RATE_INTERVAL_NS:
@@ -79,12 +79,12 @@ def ended_credits(counts: WorkerCounts) -> int:
 
 class CreditLedger:
     def __init__(self, phase: Phase, *, users: dict[str, int], total: int | None) -> None:
-        """Open an account for each worker. `users` is by worker (0 in open loop); `total` is the
+        """Open an account for each worker. `users` is by worker (0 in open loop). `total` is the
         number of credits, None for no limit."""
         self.phase = phase
         self.next_index = 0
         self.remaining = total
-        """Credits not granted yet; None without a limit."""
+        """Credits not yet granted; None without a limit."""
         self._accounts = {
             name: _Account(users=count, counts=WorkerCounts(phase)) for name, count in users.items()
         }
@@ -100,15 +100,15 @@ class CreditLedger:
         return [name for name, account in self._accounts.items() if account.is_lost]
 
     def end_at_multiple(self, size: int) -> None:
-        """Limit the credits to the least multiple of a size that is granted or more, and above 0,
-        unless they are limited."""
+        """Limit the credits to the lowest positive multiple of `size` that covers the granted
+        ones, unless they are already limited."""
         if self.remaining is None:
             self.remaining = -self.next_index % size if self.next_index else size
 
     @property
     def has_run_out(self) -> bool:
-        """True if all of a limited number of credits were granted and used. A stop, if any, then
-        came too late to change the phase."""
+        """True if all of a limited number of credits were granted and used. Any stop then came too
+        late to change the phase."""
         counts = [account.counts for account in self._accounts.values()]
         return self.remaining == 0 and not any(c.revoked or c.unsent for c in counts)
 
@@ -128,12 +128,12 @@ class CreditLedger:
         return grant
 
     def closed_loop_grants(self) -> list[Grant]:
-        """Grant the credits needed now so that no user waits for one."""
+        """Grant the credits needed now so that no user waits."""
         live = {name: self._accounts[name] for name in self.workers}
         if not live or self.remaining == 0:
             return []
         # Users come first, so that even a short run reaches its concurrency, and the first credits
-        # are those of all users.
+        # cover all users.
         wanted = {
             name: max(0, account.users - (account.granted - account.ended))
             for name, account in live.items()
@@ -166,7 +166,7 @@ class CreditLedger:
         self, worker: str, counts: WorkerCounts, *, is_idle: bool, taken_mono_ns: int
     ) -> None:
         """Record a worker's cumulative counts, taken at `taken_mono_ns` by its own monotonic clock.
-        The arrival time of a report cannot be used for a rate, since delayed reports arrive
+        A rate cannot use the arrival time of a report, since delayed reports arrive
         together.
 
         Reports of a lost worker are ignored, and so are reports older than the last.
@@ -179,7 +179,7 @@ class CreditLedger:
         account.rate_until(taken_mono_ns)
 
     def lose(self, worker: str) -> None:
-        """Mark a worker as lost, and with it the credits that it has not reported."""
+        """Mark a worker as lost, together with its unreported credits."""
         account = self._accounts.get(worker)
         if account is not None:
             account.is_lost = True

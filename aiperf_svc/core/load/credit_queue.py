@@ -1,4 +1,4 @@
-"""The credits that a worker holds, as ranges of indexes, so that memory does not grow with their
+"""The credits that a worker holds, as ranges of indexes, so memory does not grow with their
 number.
 
 The sending loop needs the next index at the cost of a `popleft`. So the next few credits are
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNPACKED: Final = 1_024
-"""Number of credits that are unpacked at once."""
+"""Number of credits unpacked at once."""
 
 Times = NDArray[np.int64]
 _NO_TIMES: Final[NDArray[Any]] = np.empty(0, dtype=np.int64)
 
 
 class CreditQueue:
-    """Queue of credits in the order in which they were granted."""
+    """Queue of credits in the order of granting."""
 
     def __init__(self, *, is_held: bool = False) -> None:
         """Make an empty queue; with `is_held`, in the state after `hold`."""
@@ -42,7 +42,7 @@ class CreditQueue:
         return bool(self.next or self._packed)
 
     def add(self, indexes: range, due: Times = _NO_TIMES) -> None:
-        """Add a grant; in open loop with the times at which its credits are due."""
+        """Add a grant, in open loop with the due times of its credits."""
         if indexes:
             self._packed.append((indexes, due))
             self.unpack()
@@ -62,7 +62,7 @@ class CreditQueue:
         return True
 
     def hold(self) -> None:
-        """Stop giving out credits until `release`."""
+        """Provide no credits until `release`."""
         self._is_held = True
         if self.next:
             indexes = range(self.next[0], self.next[-1] + 1, self._stride)
@@ -71,12 +71,12 @@ class CreditQueue:
             self.next_due.clear()
 
     def release(self) -> None:
-        """Give out credits again."""
+        """Provide credits again."""
         self._is_held = False
         self.unpack()
 
     def due_before(self, wall_ns: int) -> int:
-        """Return the number of credits due before this time; open loop only."""
+        """Return the number of credits due before a time; open loop only."""
         packed = sum(int(np.count_nonzero(due < wall_ns)) for _, due in self._packed)
         return packed + sum(due < wall_ns for due in self.next_due)
 

@@ -1,8 +1,8 @@
-"""Which entry of the dataset a conversation is, where it is not simply the next one.
+"""Maps conversations to dataset entries if they do not simply follow the dataset.
 
-A shuffled dataset is built in the order of its first pass, and each further pass has another order.
-Of a random one each conversation is drawn, whatever the others are. The order follows from the seed
-and the number of the pass alone, so all workers and the timing manager agree on it.
+A shuffled dataset is built in the order of its first pass, and each later pass has another order.
+With a random order, each conversation draws its entry independently. The order depends only on the
+seed and the number of the pass, so all workers and the timing manager agree on it.
 """
 
 from typing import Literal
@@ -14,13 +14,13 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import AGENT_TRACES, TRACES
 
 _KEY = 0x0DE2
-"""Key that separates these random numbers from others of the same seed."""
+"""Key that separates these random numbers from others with the same seed."""
 _KEPT = 2
-"""Passes whose order is kept: around the end of one, conversations of both begin."""
+"""Number of cached passes: around the end of a pass, conversations of two passes begin."""
 
 
 class EntryOrder:
-    """The order of so many entries, pass after pass."""
+    """The order of a number of entries, pass after pass."""
 
     def __init__(self, order: Literal["shuffled", "random"], count: int, seed: int) -> None:
         self._is_random = order == "random"
@@ -50,10 +50,10 @@ class EntryOrder:
 
 
 def order_of(config: BenchmarkConfig, count: int) -> EntryOrder | None:
-    """Return the order of so many entries. None: conversation `i` is entry `i` modulo their number.
+    """Return the order of `count` entries. None: conversation `i` is entry `i` modulo `count`.
 
-    Traces are read in blocks, one after the other, and users with clocks of their own take one
-    conversation after the other: of these, all passes are alike.
+    Traces are read sequentially in blocks, and users with their own clocks take one conversation
+    after the other. For both, all passes have the same order.
     """
     dataset = config.dataset
     is_fixed = dataset.kind in (*TRACES, *AGENT_TRACES) or config.load.user_centric is not None

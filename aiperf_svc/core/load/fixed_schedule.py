@@ -7,7 +7,7 @@ from aiperf_svc.config.load import Load
 from aiperf_svc.domain.errors import DatasetError
 
 LONGEST_S = 4e9
-"""Latest time at which a row is due: nanoseconds of it, and of dates with it, have 64 bits."""
+"""Maximum due time of a row, so that nanoseconds, also added to dates, fit into 64 bits."""
 
 Times = NDArray[np.int64]
 
@@ -21,7 +21,7 @@ class FixedSchedule:
         self._taken = 0
 
     def take(self, *, before_ns: int, at_most: int | None = None) -> Times:
-        """Return the next times before `before_ns`, `at_most` of them."""
+        """Return the next times before `before_ns`, at most `at_most` of them."""
         first = self._taken
         self._taken = int(np.searchsorted(self._due_ns, before_ns, side="left"))
         if at_most is not None:
@@ -30,7 +30,7 @@ class FixedSchedule:
 
     def planned(self, *, credits: int | None, before_ns: int | None) -> tuple[int, float]:
         """Return how many of the first `credits` times are before `before_ns` (None: all), and
-        their number per second: over the gaps between them, or until `before_ns`. The rate is 0 if
+        their number per second, over the gaps between them or until `before_ns`. The rate is 0 if
         they take no time."""
         due_ns = self._due_ns[:credits]
         if before_ns is not None:
@@ -41,8 +41,8 @@ class FixedSchedule:
 
 
 def due_times(times_s: NDArray[np.float64], load: Load) -> Times:
-    """Return when rows with these times of a trace are due, from the start of the load. Raises
-    DatasetError for times that no clock reaches."""
+    """Return when rows with these trace times are due, from the start of the load. Raises
+    DatasetError for times beyond the range of the clock."""
     zero_s = 0.0
     if load.fixed_schedule_start_offset is not None:
         zero_s = load.fixed_schedule_start_offset / 1e9

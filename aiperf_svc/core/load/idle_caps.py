@@ -1,10 +1,10 @@
 """The requests of session trees that wait for their time, and the caps on idle time.
 
-Recorded pauses can be hours: a person went to lunch. A cap keeps them from filling a benchmark with
-nothing. While nothing of a tree is in flight, its waiting requests are moved to earlier times, all
-by the same amount, so that the next one is due within the cap of the tree's last event. The same
-holds for all trees together. Pauses relative to each other stay as they were recorded, and no
-pause during which anything is in flight in that scope is shortened.
+Recorded pauses can be hours: the user went to lunch. A cap prevents them from filling a benchmark
+with idle time. While nothing of a tree is in flight, its waiting requests are moved to earlier
+times by the same amount, so that the next one is due within the cap of the tree's last event. The
+same applies to all trees together. Relative pauses stay as recorded, and a pause is not shortened
+while anything in that scope is in flight.
 """
 
 import heapq
@@ -16,7 +16,7 @@ NEVER = 2**62
 
 
 class DueRequest(msgspec.Struct, frozen=True):
-    """A request whose time has come."""
+    """A request that is due."""
 
     tree: int
     number: int
@@ -37,12 +37,12 @@ class PendingRequests:
     """The waiting requests of all session trees of a worker."""
 
     def __init__(self, *, system_cap_ns: int | None = None, tree_cap_ns: int | None = None) -> None:
-        """The caps are the longest idle times of all trees together and of one; None: no cap."""
+        """The caps are the maximum idle times of all trees together and of one; None: no cap."""
         self._system_cap_ns = system_cap_ns
         self._tree_cap_ns = tree_cap_ns
         self._trees: dict[int, _Tree] = {}
         self._heap: list[tuple[int, int, int, int]] = []
-        """(due, order, tree, number); an entry that is not in `waiting` with this time is old."""
+        """(due, order, tree, number); an entry that does not match `waiting` is outdated."""
         self._order = count()
         self._in_flight = 0
         self._idle_since_ns = 0
@@ -55,7 +55,7 @@ class PendingRequests:
         heapq.heappush(self._heap, (due_ns, next(self._order), tree, number))
 
     def end_request(self, tree: int, at_ns: int) -> None:
-        """Record that a request of a tree is not in flight any more."""
+        """Record that a request of a tree is no longer in flight."""
         each = self._trees[tree]
         each.in_flight -= 1
         self._in_flight -= 1
@@ -77,8 +77,8 @@ class PendingRequests:
         return bool(self._trees[tree].waiting)
 
     def apply_caps(self, tree: int) -> None:
-        """Move the waiting requests of a tree, and of all of them, to earlier times where nothing
-        is in flight. To be called when what follows from an event has been added."""
+        """Move the waiting requests of a tree, and of all trees, to earlier times while nothing is
+        in flight. Call this after adding the requests that follow from an event."""
         each = self._trees.get(tree)
         if self._tree_cap_ns is not None and each is not None and not each.in_flight:
             self._move({tree: each}, each.idle_since_ns + self._tree_cap_ns)
@@ -107,7 +107,7 @@ class PendingRequests:
         return heap[0][0] if heap else NEVER
 
     def take_due(self, now_ns: int) -> DueRequest | None:
-        """Return the next request that is due by now, which then is in flight; None if there is
+        """Return the next request that is due by now and count it as in flight; None if there is
         none."""
         if self.next_due_ns > now_ns:
             return None

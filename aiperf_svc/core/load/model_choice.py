@@ -1,5 +1,5 @@
-"""Which of several models a prompt requests. It depends on the number of the dataset entry alone,
-so no record has to say it, and all turns of a conversation go to one model."""
+"""Selects the model that a prompt requests. It depends only on the number of the dataset entry, so
+records need not contain it, and all turns of a conversation go to the same model."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ def model_numbers(config: BenchmarkConfig, entries: NDArray[np.integer]) -> NDAr
         drawn = _uniform(entries.astype(np.uint64), config.random_seed)
         return np.searchsorted(shares, drawn, side="right").astype(np.int64)
     cycle = np.array(_cycle(weights_of(endpoint)))
-    # Several URLs are asked in turn too: each of them is to get every model.
+    # Several URLs are used in turn too, and each of them must get every model.
     rounds = entries.astype(np.int64) // len(endpoint.all_urls)
     found: NDArray[np.int64] = cycle[rounds % len(cycle)]
     return found
@@ -31,7 +31,7 @@ def weights_of(endpoint: Endpoint) -> tuple[int, ...]:
 
 
 def _cycle(weights: tuple[int, ...]) -> list[int]:
-    """Return an order in which each model comes as often as its weight, as evenly as possible: the
+    """Return an order in which each model occurs as often as its weight, as evenly as possible: the
     smooth weighted round robin of nginx."""
     ahead = [0] * len(weights)
     order = []
@@ -44,7 +44,7 @@ def _cycle(weights: tuple[int, ...]) -> list[int]:
 
 
 def _uniform(numbers: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
-    """Return a number in 0..1 for each number, that depends on nothing but it and the seed."""
+    """Return a number in 0..1 for each number, which depends only on it and the seed."""
     with np.errstate(over="ignore"):
         state = (numbers + np.uint64(1)) * GAMMA
         state += np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)

@@ -1,4 +1,4 @@
-"""Which hooks are due at which time, and what a server's response to one means."""
+"""Selects the hooks to call at a time, and evaluates the response of a server."""
 
 from typing import Literal
 from urllib.parse import urlsplit
@@ -15,19 +15,19 @@ HINTS = {
     "/start_profile": "vLLM has it when its profiler is configured",
     "/stop_profile": "vLLM has it when its profiler is configured",
 }
-"""What helps where a server has no such path."""
+"""Hints for servers without such a path."""
 NOT_FOUND = (404, 405)
 
 
 def hooks_at(endpoint: Endpoint, when: When, phase: Phase, *, is_first: bool) -> tuple[Hook, ...]:
-    """Return the hooks before or after a phase. `is_first` says whether no other phase precedes
+    """Return the hooks before or after a phase. `is_first`: no other phase precedes
     it."""
     names = [phase.name.lower(), *(["load"] if is_first else [])]
     return tuple(hook for hook in endpoint.all_hooks if getattr(hook, when) in names)
 
 
 def origins(endpoint: Endpoint) -> tuple[str, ...]:
-    """Return the URL without a path of each server, each once."""
+    """Return the distinct server URLs without paths."""
     parts = [urlsplit(url) for url in endpoint.all_urls]
     found = (f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in parts)
     return tuple(dict.fromkeys(found))
@@ -46,7 +46,7 @@ def longest_before_load_ns(config: BenchmarkConfig) -> int:
 
 
 def problem_of(hook: Hook, status: int, message: str) -> str:
-    """Return what is wrong with a response; empty for a success. `message` is the server's."""
+    """Return the problem of a response; empty for a success. `message` is the server's."""
     if 200 <= status < 300:
         return ""
     problem = f"status {status}" + (f": {message}" if message else "")

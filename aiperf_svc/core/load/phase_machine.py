@@ -4,12 +4,12 @@
     settling ─ every credit returned or lost, or given up → ended
 
 Open loop: due times are drawn, or taken from a schedule, and granted `GRANT_AHEAD_NS` before
-they are due, so that no request waits for a message. Closed loop: workers hold a few more credits
+they are due, so no request waits for a message. Closed loop: workers hold a few more credits
 than they have users, and the ledger refills them. If a phase has a duration, its stop time is
-announced with the start; only an earlier stop needs a message.
+announced with the start. Only an earlier stop needs a message.
 
-Events carry the time. Returns and losses change the accounts at once. Decisions that follow from
-them are made at the next `TimePassed`, so that the returns of many workers are handled together.
+Events carry the time. Returns and losses update the accounts immediately. The resulting decisions
+are made at the next `TimePassed`, so the returns of many workers are handled together.
 """
 
 import math
@@ -30,11 +30,11 @@ from aiperf_svc.protocol.messages.credits import CreditsReturned
 from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
 
 ANNOUNCE_NS = 500_000_000
-"""Time between a phase's announcement and its start, in which every worker receives it and
-connects over a network."""
+"""Time between a phase's announcement and its start. Every worker must receive it and connect over
+a network in this time."""
 NEAR_ANNOUNCE_NS = 100_000_000
 NEAR_ANNOUNCE_PER_WORKER_NS = 10_000_000
-"""The same where the target is on the workers' machine: connections take no time, but the workers
+"""The same if the target is on the workers' machine: connections take no time, but the workers
 share its cores."""
 CONNECTS_PER_S = 4_000
 """Connections that one worker opens per second. A phase with many users is announced earlier."""
@@ -42,8 +42,8 @@ GRANT_AHEAD_NS = 200_000_000
 GRANT_EVERY_S = 0.05
 LOOK_EVERY_S = 0.1
 LEAST_LOOK_S = 0.001
-"""Longest and shortest time between two looks at the clock in closed loop. A worker gets credits
-when it returns some, which ends the wait; nothing else but the end of the load is a matter of
+"""Maximum and minimum time between two checks of the clock in closed loop. Returned credits end the
+wait, and the worker then gets new ones; only the end of the load depends on
 time."""
 SETTLE_EVERY_S = 0.1
 SETTLE_NS = 5_000_000_000
@@ -51,8 +51,8 @@ SETTLE_NS = 5_000_000_000
 
 
 MOST_SET_BACK_NS = 60_000_000_000
-"""Largest backward step of the clock after which a load continues. Its times follow the clock:
-until the clock has reached its earlier value again, nothing is due and the load does not stop."""
+"""Maximum backward step of the clock after which a load continues. Its times follow the clock:
+until the clock reaches its earlier value again, nothing is due and the load does not stop."""
 
 
 class PhaseStage(StrEnum):
@@ -60,7 +60,7 @@ class PhaseStage(StrEnum):
     GRANTING = "granting"
     """The phase is announced and credits are granted."""
     SETTLING = "settling"
-    """No more credits are granted, and some have not come back."""
+    """No more credits are granted, and some have not been returned."""
     ENDED = "ended"
 
 
@@ -83,7 +83,7 @@ class StopRequested(msgspec.Struct, frozen=True):
 
 
 class WorkerLost(msgspec.Struct, frozen=True):
-    """Event: a worker is gone, together with the credits that it has not returned."""
+    """Event: a worker is gone, with the credits that it has not returned."""
 
     worker: str
 
@@ -125,7 +125,7 @@ class ReportMissingCredits(msgspec.Struct, frozen=True):
 
 
 class ReportClockSetBack(msgspec.Struct, frozen=True):
-    """Instruction: report that the load stops here because the clock was set back by so much."""
+    """Instruction: report that the load stops because the clock was set back by this time."""
 
     by_ns: int
 
@@ -139,13 +139,13 @@ class Wait(msgspec.Struct, frozen=True):
 
     at_most_s: float
     ends_on_news: bool = False
-    """True if a return, a loss or a request to stop ends the wait."""
+    """True if a return, a loss or a stop request ends the wait."""
     then_s: float = 0.0
-    """Further time to wait in any case."""
+    """Additional time to wait in any case."""
 
 
 Event = PhaseRequested | TimePassed | CreditsReturned | WorkerLost | StopRequested
-"""A return is the worker's message itself, since there are thousands per second."""
+"""A return is the worker's unchanged message, since there are thousands per second."""
 Instruction = (
     AnnouncePhase
     | GrantCredits
@@ -183,9 +183,9 @@ class PhaseMachine:
         """Time of the latest event that has one."""
         self._is_stopping = False
         self._has_stopped = False
-        """True once the workers were told to stop."""
+        """True after the workers were told to stop."""
         self.story: deque[tuple[PhaseStage, type]] = deque(maxlen=32)
-        """Latest events other than returns, for the message of an error."""
+        """Latest events except returns, for error messages."""
 
     @property
     def has_ended(self) -> bool:
@@ -212,14 +212,14 @@ class PhaseMachine:
         )
 
     def _scheduled(self) -> tuple[int, float]:
-        """Return the number of conversations that are planned until the stop, and their rate, if
-        the rate is not one number of the config."""
+        """Return the planned number of conversations until the stop, and their rate, unless the
+        config has a constant rate."""
         until_ns = self.stop_wall_ns - self.start_wall_ns if self.stop_wall_ns else None
         curve = self.plan.curve
         if curve is not None:
             until_s = self.plan.duration_ns / 1e9 if until_ns is None else until_ns / 1e9
             if self.plan.credits is not None:
-                # Just below the number, or a pause after its last arrival would be counted in.
+                # Just below the number, or a pause after the last arrival would be included.
                 number = np.nextafter([float(self.plan.credits)], 0.0)
                 until_s = min(until_s or math.inf, float(curve.times(number)[0]))
             expected = curve.expected(until_s)
@@ -229,7 +229,7 @@ class PhaseMachine:
         return self._schedule.planned(credits=self.plan.credits, before_ns=until_ns)
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Handle one event and return the instructions that follow from it."""
+        """Handle one event and return the instructions to carry out."""
         if isinstance(event, CreditsReturned):
             self._ledger.returned(
                 event.sender,
@@ -286,8 +286,8 @@ class PhaseMachine:
 
     def _grant(self, now: int) -> list[Instruction]:
         workers = len(self._ledger.workers)
-        # In open loop all that was due before the stop is granted, however late this machine looks:
-        # what cannot be sent in time counts as unsent and is not left out.
+        # In open loop everything due before the stop is granted, however late this machine runs.
+        # Requests that cannot be sent in time then count as unsent instead of being ignored.
         is_time_up = self._arrivals is None and self.stop_wall_ns and now >= self.stop_wall_ns
         if is_time_up or self._is_stopping or not workers:
             return self._settle(now)
@@ -326,7 +326,7 @@ class PhaseMachine:
     def _due_before(
         self, horizon: int, arrivals: Arrivals | FixedSchedule | UserSchedule
     ) -> list[GrantCredits]:
-        """Deal arrivals to the workers in turn, so that each gets a thinned version of the same
+        """Deal arrivals to the workers in turn, so each worker gets a thinned version of the same
         process."""
         ledger = self._ledger
         due = arrivals.take(before_ns=horizon - self.start_wall_ns, at_most=ledger.remaining)
@@ -334,7 +334,7 @@ class PhaseMachine:
         workers = ledger.workers
         grants = []
         while len(due) and self._users and ledger.next_index < len(self._users.first):
-            # A conversation of which only some turns are left is granted by itself.
+            # A conversation of which only some turns run is granted separately.
             index = ledger.next_index
             worker = workers[index % len(workers)]
             ledger.grant(worker, 1)
@@ -368,14 +368,14 @@ class PhaseMachine:
     # --- the end ---------------------------------------------------------------------------------
 
     def _settle(self, now: int) -> list[Instruction]:
-        """Wait until every credit has come back or is lost. Stop early if that was requested."""
+        """Wait until every credit is returned or lost. Stop early if requested."""
         self.stage = PhaseStage.SETTLING
         instructions: list[Instruction] = []
         workers = tuple(self._ledger.workers)
         if self._is_stopping and not self._has_stopped:
             self._has_stopped = True
-            # A duration may be over already, and then nothing was due since; or the start is still
-            # to come.
+            # The duration may already be over, so nothing was due since; or the start may be in the
+            # future.
             self.stop_wall_ns = max(self.start_wall_ns, min(now, self.stop_wall_ns or now))
             self._cancel_wall_ns = now
             instructions.append(StopWorkers(workers, now))

@@ -32,32 +32,32 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     request_rate: float | None = None
     """Conversations per second in open loop; None: closed loop, or a fixed schedule."""
     rate_points: tuple[tuple[int, float], ...] = ()
-    """Times in ns and rates of a rate that changes, in place of `request_rate`."""
+    """Times in ns and rates of a changing rate, which replaces `request_rate`."""
     schedule_ns: bytes = b""
     """Due time of each conversation of a fixed schedule, from the start of the phase, as int64
-    little-endian; empty: there is none."""
+    little-endian; empty without one."""
     bursts: Bursts | None = None
-    """Bursts between which `request_rate` is sent, or nothing."""
+    """Bursts, between which `request_rate` applies, or nothing is sent."""
     user_centric: UserCentric | None = None
-    """Users with a clock of their own, in place of `request_rate`."""
+    """Users with their own clocks, which replace `request_rate`."""
     turns: bytes = b""
-    """Turns of each dataset entry of the phase, uint16 little-endian; with `user_centric` only."""
+    """Turns of each dataset entry of the phase, uint16 little-endian; only with `user_centric`."""
     arrival: Arrival = Arrival()
     random_seed: int = 0
     duration_ns: int = 0
     """Time from the start to the stop; 0: until the credits run out."""
     min_duration_ns: int = 0
     pass_size: int = 0
-    """With one, the phase ends with the first multiple of so many conversations that is granted
-    when `min_duration_ns` is over."""
+    """If set, the phase ends with the first multiple of this number of conversations that is
+    granted when `min_duration_ns` is over."""
     grace_ns: int = 0
     """Time from the stop at the end of the duration until requests in flight are cancelled."""
     ramp_ns: int = 0
     prefill_concurrency: int = 0
-    """Most requests that wait for their first token; 0: no limit."""
+    """Maximum requests that wait for their first token; 0: no limit."""
     prefill_ramp_ns: int = 0
     is_target_near: bool = False
-    """Whether connections to the target cross no network."""
+    """Whether connections to the target stay on the machine."""
 
     @property
     def is_open_loop(self) -> bool:
@@ -67,8 +67,8 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_workers(self) -> int | None:
-        """Most workers that can take part: one that has no place under a limit could not send what
-        it is granted. None: all of them."""
+        """Maximum number of workers that can take part. A worker without a place under a limit
+        could not send its credits. None: all of them."""
         limits = [limit for limit in (self.concurrency, self.prefill_concurrency) if limit]
         return min(limits, default=None)
 
@@ -88,7 +88,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> PhasePlan | None:
-    """Plan a phase; None for a warmup that the config does not have."""
+    """Plan a phase; None for a warmup if the config has none."""
     load = config.load
     if phase is Phase.PROFILING:
         made = _plan(phase, load, config, shape, load.requests, load.end)
@@ -99,14 +99,14 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         return msgspec.structs.replace(made, **least)
     warmup = load.warmup
     if load.agentic is not None:
-        # Each user's first tree, once.
+        # The first tree of each user, once.
         made = _plan(phase, load, config, shape, None, load.agentic.warmup_grace)
         return msgspec.structs.replace(made, credits=load.concurrency, grace_ns=0)
     if warmup is None:
         return None
     made = _plan(phase, _load_of_warmup(load), config, shape, warmup.requests, warmup.duration)
     if warmup.conversations is not None:
-        # Of a trace there are no more than its rows.
+        # A trace has no more requests than rows.
         most = warmup.conversations if made.credits is None else made.credits
         credits = min(warmup.conversations, most)
         return msgspec.structs.replace(made, credits=credits, last_turns=0)
@@ -114,7 +114,7 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
 
 
 def _load_of_warmup(load: Load) -> Load:
-    """Return the load of a warmup: the measurement's, but for what the warmup has of its own."""
+    """Return the load of a warmup: the measurement's, except for the warmup's own keys."""
     warmup = load.warmup
     assert warmup is not None
     has_rate = warmup.request_rate is not None
@@ -137,8 +137,8 @@ def _load_of_warmup(load: Load) -> Load:
 
 
 def _users(load: Load, credits: int | None) -> int:
-    """Return the users of the phase, or the most requests in flight; 0: no limit. Users for whom
-    there is no conversation are left out, but they have their places in a ramp."""
+    """Return the users of the phase, or the maximum requests in flight; 0: no limit. Users without
+    a conversation are excluded, but keep their positions in a ramp."""
     users = load.concurrency or 0
     return users if credits is None or load.ramp or load.is_open_loop else min(users, credits)
 
@@ -157,7 +157,7 @@ def _plan(
     if users:
         first = UserSchedule(users=users.users, rate=users.rate, turns=turns).first
     order = order_of(config, len(turns)) if requests is not None and len(turns) else None
-    # So many conversations have at least so many requests.
+    # So many conversations have at least as many requests.
     taken = turns if order is None else turns[order.entries(requests or 0)]
     credits, last_turns = credits_for(requests, taken, first)
     scheduled = len(shape.due_ns) // 8
@@ -187,7 +187,7 @@ def _plan(
 
 
 def _mean_rate(load: Load) -> float | None:
-    """Return the rate of a warmup: the load's, or the mean of one that changes."""
+    """Return the rate of a warmup: the load's, or the mean of a changing rate."""
     points, bursts = load.rate_points, load.bursts
     if points:
         return curve_of(points).expected(points[-1][0] / 1e9) / (points[-1][0] / 1e9)
@@ -209,17 +209,17 @@ def turns_of(phase: Phase, shape: DatasetShape) -> Turns:
 def credits_for(
     requests: int | None, turns: Turns, first: Sequence[int] = ()
 ) -> tuple[int | None, int]:
-    """Return the number of conversations that make up `requests`, and the turns of the last one (0:
-    all).
+    """Return the number of conversations with `requests` in total, and the turns of the last one
+    (0: all).
 
-    Conversation `i` is entry `i` modulo the length of `turns`. Those of `first` have so many turns
-    to run (0: all).
+    Conversation `i` is entry `i` modulo the length of `turns`. `first` has the remaining turns of
+    the first conversations (0: all).
     """
     if requests is None or not len(turns):
         return requests, 0
-    for index, left in enumerate(first):
+    for index, remaining in enumerate(first):
         whole = int(turns[index % len(turns)])
-        took = min(left or whole, whole)
+        took = min(remaining or whole, whole)
         if requests <= took:
             return index + 1, requests if requests < whole else 0
         requests -= took

@@ -1,13 +1,13 @@
 """State machine for one session tree: events in, instructions out, no I/O and no clock.
 
-A session tree is what an agent does for one task: a root stream of requests, the streams that it
+A session tree is the work of an agent for one task: a root stream of requests, the streams that it
 spawns, and theirs. A request waits until the requests in its `after` have ended, and then for its
-delay. These edges define everything else: the turns of a stream follow each other, the first
-request of a spawned stream waits for the one that spawned it, a join waits for the last request of
-each child, and no turn waits for a background stream.
+delay. These edges express everything else: the turns of a stream follow each other, the first
+request of a spawned stream waits for the request that spawned it, a join waits for the last request
+of each child, and no turn waits for a background stream.
 
-A request that fails cancels those that wait for it, directly or through others. The other streams
-go on, and the tree counts as failed. It ends when nothing is in flight and nothing is left.
+A failed request cancels those that wait for it, directly or indirectly. The other streams continue,
+and the tree counts as failed. It ends when nothing is in flight and nothing remains.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from aiperf_svc.config.load_shapes import Agentic
 from aiperf_svc.protocol.messages.dataset import PlannedRequest
 
 _KEY = 0x7EE5
-"""Key that separates these random numbers from others of the same seed."""
+"""Key that separates these random numbers from others with the same seed."""
 
 
 class Position(NamedTuple):
-    """A place in the recorded time of a tree."""
+    """A position in the recorded time of a tree."""
 
     done: int = 0
     """Number of requests before it."""
     at_ns: int = -1
-    """Time from the tree's start; -1: it has no times."""
+    """Time from the tree's start; -1: the tree has no times."""
 
 
 class TreeStarted(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class TreeStarted(msgspec.Struct, frozen=True):
     at_ns: int
     position: Position = Position()
     longest_pause_ns: int | None = None
-    """Longest pause before the first requests after the position; None: as recorded."""
+    """Maximum pause before the first requests after the position; None: as recorded."""
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class TreeStopped(msgspec.Struct, frozen=True):
     """Event: no further request may be sent."""
 
     unsent: tuple[int, ...] = ()
-    """Requests that were scheduled, and not sent."""
+    """Scheduled requests that were not sent."""
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True):
@@ -77,9 +77,9 @@ Instruction = ScheduleRequest | EndTree
 
 class _State(IntEnum):
     WAITING = 0
-    """For other requests."""
+    """Waits for other requests."""
     SCHEDULED = 1
-    """For its time, or in flight."""
+    """Waits for its time, or is in flight."""
     ENDED = 2
     NEVER = 3
     """Cancelled, or cut by the stop or the limit."""
@@ -89,14 +89,14 @@ class SessionTree:
     """Decides when each request of one session tree is due."""
 
     def __init__(self, requests: Sequence[PlannedRequest], *, limit: int = 0) -> None:
-        """`limit` is the most requests that are sent; 0: all."""
+        """`limit` is the maximum number of requests to send; 0: all."""
         self._requests = requests
         self._limit = limit or len(requests)
         self._states = [_State.WAITING] * len(requests)
         self._missing = [len(request.after) for request in requests]
-        """Number of requests that each still waits for."""
+        """Number of requests that each request still waits for."""
         self._ready_ns = [0] * len(requests)
-        """Latest of the ends so far that each waits for."""
+        """Latest end so far among the requests that each one waits for."""
         self._waiting: list[list[int]] = [[] for _ in requests]
         """Requests that wait for each one."""
         for number, request in enumerate(requests):
@@ -110,11 +110,11 @@ class SessionTree:
 
     @property
     def has_more(self) -> bool:
-        """Whether a request is still to be scheduled."""
+        """Whether a request remains to be scheduled."""
         return self._left > 0
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Handle one event and return the instructions that follow from it."""
+        """Handle one event and return the instructions to carry out."""
         match event:
             case TreeStarted():
                 return self._start(event)
@@ -182,14 +182,14 @@ class SessionTree:
         return [ScheduleRequest(number, due_ns)]
 
     def _cut(self) -> None:
-        """Send nothing more of what is not scheduled."""
+        """Cut all requests that are not scheduled."""
         for number, state in enumerate(self._states):
             if state is _State.WAITING:
                 self._states[number] = _State.NEVER
         self._left = 0
 
     def _cancel_after(self, failed: int) -> None:
-        """Cancel what waits for a request, directly or through others."""
+        """Cancel the requests that wait for one, directly or indirectly."""
         unseen = [failed]
         while unseen:
             for number in self._waiting[unseen.pop()]:
@@ -203,8 +203,8 @@ class SessionTree:
 
 
 def position_at(requests: Sequence[PlannedRequest], share: float) -> Position:
-    """Return the place at a share of a tree's recorded time, or of its requests if it has no times.
-    At least one request comes after it."""
+    """Return the position at a share of a tree's recorded time, or of its requests if it has no
+    times. At least one request comes after it."""
     span_ns = max((request.start_ns for request in requests), default=-1)
     if span_ns <= 0 or any(request.start_ns < 0 for request in requests):
         return Position(min(int(share * len(requests)), len(requests) - 1))
@@ -214,7 +214,7 @@ def position_at(requests: Sequence[PlannedRequest], share: float) -> Position:
 
 
 class FirstTrees:
-    """Where the first trees begin, one of each user, and what fills the cache before them."""
+    """Selects where each user's first tree begins, and the requests that fill the cache before."""
 
     def __init__(self, agentic: Agentic, seed: int) -> None:
         self._start, self._warmup_requests = agentic.start, agentic.warmup_requests
@@ -252,8 +252,8 @@ class FirstTrees:
 
 
 def last_of_streams(requests: Sequence[PlannedRequest], done: int) -> list[int]:
-    """Return the last of the first `done` requests of each stream that has requests left, in the
-    order of the requests: what a server would have in its cache of the streams that go on."""
+    """Return the last of the first `done` requests in each stream with remaining requests, in the
+    order of the requests: the cached prompts of the streams that continue."""
     last = {request.stream: number for number, request in enumerate(requests[:done])}
     going_on = {request.stream for request in requests[done:]}
     return sorted(number for stream, number in last.items() if stream in going_on)

@@ -24,12 +24,12 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     new_verdict: str
     """Empty: the node or the check is gone."""
     change: str
-    """`better` or `worse` by more than the tolerance, `same`, `new`, of which the base has no
-    value, `gone` or `not measured`."""
+    """`better` or `worse` by more than the tolerance, `same`, `new` if the base has no value,
+    `gone` or `not measured`."""
 
     @property
     def is_worse(self) -> bool:
-        """Whether the new qualification has less than the base: a worse value, or none."""
+        """Whether the new qualification is worse than the base: a worse value, or none."""
         return self.change in ("worse", "gone", "not measured")
 
     @property
@@ -41,7 +41,7 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
 def changes(
     base: Qualification, new: Qualification, *, tolerance: float = 1 - SHARE
 ) -> tuple[NodeChange, ...]:
-    """Return the changes of all checks, by node. A check that only one has is new or gone."""
+    """Return the changes of all checks, by node. A check on one side only is new or gone."""
     infos = {info.check: info for info in (*base.checks, *new.checks)}
     before, after = dict(_results(base)), dict(_results(new))
     return tuple(

@@ -1,16 +1,15 @@
-"""Finds the node or the path that is slow.
+"""Finds slow nodes and paths.
 
-A node is judged by the median over its paths, so that one slow peer does not make it slow. It is an
-outlier if its modified z-score over the median absolute deviation of all nodes is beyond 3.5
+A node is judged by the median over its paths, so one slow peer does not make it slow. It is an
+outlier if its modified z-score over the median absolute deviation of all nodes exceeds 3.5
 (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993) and its value is worse than 95% of
-the median: where all nodes are alike, the deviation is near 0 and any value would be an outlier.
-Fewer than eight nodes are too few for this, and only limits and the baseline count. A path is
-compared with the other paths of its round, since a slow drift of the whole cluster is in all of
-them.
+the median. Without the second condition, any value would be an outlier among equal nodes, whose
+deviation is near 0. Below eight nodes only limits and the baseline count. A path is compared with
+the other paths of its round, since a slow drift of the whole cluster affects all of them.
 
 Pairs that are measured at the same time share links, so an outlier is only a suspect. It is
-measured again with two good nodes while nothing else runs: the path between these two is what it
-is compared with.
+measured again with two good nodes while nothing else runs, and compared with the path between
+these two.
 """
 
 import itertools
@@ -41,53 +40,53 @@ from aiperf_svc.core.qualify.result import (
 )
 
 MOST_SUSPECTS = 4
-"""Most suspects of a stage that are measured again, the worst first: a qualification must end. The
-others are judged by their first measurement."""
+"""Maximum suspects of a stage that are measured again, worst first, so that a qualification ends.
+The others are judged by their first measurement."""
 
 GOOD_ALONE = 2
-"""Good nodes that are measured again beside the suspects of a stage of nodes alone, so that a drift
-of the whole cluster accuses none."""
+"""Number of good nodes measured again with the suspects of a stage of single nodes, so that a drift
+of the whole cluster does not make a node suspect."""
 
 Path = tuple[str, str]
 FoundT = TypeVar("FoundT")
 
 
 class Triangle(NamedTuple):
-    """A suspect and good nodes, of which all pairs are measured again. The suspect is the first
-    node, or the path from the first to the second."""
+    """A suspect and good nodes, all pairs of which are measured again. The suspect is the first
+    node, or the path from the first to the second node."""
 
     is_path: bool
     nodes: tuple[str, ...]
 
 
 class Again(NamedTuple):
-    """What a suspect reached when it was measured again."""
+    """Result of a suspect's second measurement."""
 
     value: float
     share: float
-    """Of what good nodes reach."""
+    """Name of the reference, the result of good nodes."""
     of: str = "good nodes"
 
 
 class Judgement:
-    """What is known of the nodes from the measurements so far."""
+    """Judges the nodes by the measurements so far."""
 
     def __init__(self, rules: Rules, measurements: Sequence[Measurement]) -> None:
         self._rules = rules
         self._first = [each for each in measurements if not each.is_repeat]
         self._repeats = [each for each in measurements if each.is_repeat]
         self.nodes = tuple(dict.fromkeys(n for each in self._first for n in each.nodes))
-        """Names of the nodes that were measured, or should have been."""
+        """Names of the nodes that were, or should have been, measured."""
         self._memo: dict[tuple[str, str], Any] = {}
-        """What was computed of a check, by the name of the function and of the check."""
+        """Cached results by the names of function and check."""
 
     # --- suspects --------------------------------------------------------------------------------
 
     def suspects(self, stage: StagePlan) -> tuple[Triangle, ...]:
-        """Return what of a stage is measured again: suspects with two good nodes each, or
-        each alone, and then good nodes."""
+        """Return the nodes of a stage to measure again: suspects with two good nodes each, or
+        each suspect alone, and then good nodes."""
         found: dict[tuple[str, ...], float] = {}
-        """The value of each suspect as a share of the median, by its worst check; the smaller, the
+        """Worst value of each suspect over its checks, as a share of the median; smaller is
         worse."""
         failing = self._failing(stage.name) if stage.nodes == "pairs" else set[str]()
         for check in self._rules.checks_of(stage.name):
@@ -105,7 +104,7 @@ class Judgement:
         measured = {n for each in self._of(stage.name) if each.values for n in each.nodes} - failing
         bad = {each[0] for each in found if len(each) == 1}
         good = [node for node in self.nodes if node in measured and node not in bad]
-        # Last the ends of suspect paths, between which a slow path would be the measure.
+        # The ends of suspect paths come last, since the path between them may be slow.
         good.sort(key={node for each in found for node in each}.__contains__)
         if stage.nodes == "alone":
             beside = [(node,) for node in good[:GOOD_ALONE]]
@@ -142,7 +141,7 @@ class Judgement:
         ]
 
     def _suspect_paths(self, check: CheckInfo, suspects: set[str]) -> dict[Path, bool]:
-        """Return the paths between other nodes that are outliers (true) or beyond a limit."""
+        """Return the paths between other nodes that are outliers (true) or exceed a limit."""
         values = {
             path: value for path, value in self._paths(check).items() if not suspects & set(path)
         }
@@ -161,19 +160,19 @@ class Judgement:
         return [each for each in self._first if each.stage == stage]
 
     def _paths(self, check: CheckInfo) -> dict[Path, float]:
-        return self._once("paths", check, self._find_paths)
+        return self._cached("paths", check, self._find_paths)
 
     def _node_values(self, check: CheckInfo) -> dict[str, float]:
-        """Return the value of each node: in a stage of pairs the median over its paths."""
-        return self._once("nodes", check, self._find_node_values)
+        """Return the value of each node; in a stage of pairs, the median over its paths."""
+        return self._cached("nodes", check, self._find_node_values)
 
     def _outliers(self, check: CheckInfo) -> set[str]:
-        return self._once(
+        return self._cached(
             "outliers", check, lambda _: outliers(self._node_values(check), check.better)
         )
 
-    def _once(self, what: str, check: CheckInfo, find: Callable[[CheckInfo], FoundT]) -> FoundT:
-        """Return what a function finds of a check, which is computed once."""
+    def _cached(self, what: str, check: CheckInfo, find: Callable[[CheckInfo], FoundT]) -> FoundT:
+        """Return the result of a function for a check, computed once."""
         key = (what, check.check)
         if key not in self._memo:
             self._memo[key] = find(check)
@@ -207,9 +206,9 @@ class Judgement:
         }
 
     def _failing(self, stage: str) -> set[str]:
-        """Return the nodes of which most paths could not be measured: the median over the others
-        does not describe them. If they are half of all nodes, the fault is not that of single
-        nodes, and the paths that failed are named instead."""
+        """Return the nodes most of whose paths could not be measured, since the median over the
+        others does not describe them. If they are half of all nodes, single nodes are not the
+        cause, and the failed paths are named instead."""
         failed, nodes = Counter[str](), Counter[str]()
         for each in self._of(stage):
             nodes.update(each.nodes)
@@ -218,7 +217,7 @@ class Judgement:
         return found if 2 * len(found) < len(nodes) else set()
 
     def _shares_of_round(self, check: CheckInfo, values: Mapping[Path, float]) -> dict[Path, float]:
-        """Return the values of these paths as shares of the median of their round."""
+        """Return the values of these paths as shares of their round's median."""
         rounds: dict[int, dict[Path, float]] = defaultdict(dict)
         for each in self._of(check.stage):
             if (path := each.nodes) in values:
@@ -230,7 +229,7 @@ class Judgement:
         }
 
     def _again(self, check: CheckInfo, nodes: tuple[str, ...]) -> Again | None:
-        """Return what a suspect reached when it was measured again; None if it was not."""
+        """Return the result of a suspect's second measurement; None without one."""
         by_nodes: dict[frozenset[str], list[float]] = defaultdict(list)
         one_way: list[float] = []
         for each in self._repeats:
@@ -268,7 +267,7 @@ class Judgement:
     # --- verdicts --------------------------------------------------------------------------------
 
     def _limit(self, check: CheckInfo, node: str, value: float) -> tuple[float | None, bool]:
-        """Return the limit of a check that is the hardest to keep, and whether the value is beyond
+        """Return the strictest limit of a check, and whether the value exceeds
         it."""
         baseline = self._baseline(check, node)
         found = []
@@ -284,12 +283,12 @@ class Judgement:
         return hardest, is_worse(value, hardest, check.better, share=1.0)
 
     def _baseline(self, check: CheckInfo, node: str) -> float | None:
-        """Return the baseline of a node, of a new one the median; None without one."""
+        """Return the baseline of a node; the median for a new node; None without one."""
         known = self._rules.baseline.get(check.check, {})
         return known.get(node, known.get(""))
 
     def _beyond(self, check: CheckInfo, node: str, value: float) -> bool:
-        """Return whether a value is beyond a limit, or worse than the baseline."""
+        """Return whether a value exceeds a limit or is worse than the baseline."""
         return self._limit(check, node, value)[1] or self._baseline_text(check, node, value) != ""
 
     def _baseline_text(self, check: CheckInfo, node: str, value: float) -> str:
@@ -302,9 +301,9 @@ class Judgement:
         values = self._node_values(check)
         value = values.get(node)
         if value is None:
-            return _not_measured(check, self._why_not(check.stage, node))
+            return _not_measured(check, self._skip_reason(check.stage, node))
         is_outlier = node in self._outliers(check)
-        peer = self._once("peers", check, self._find_worst_peers).get(node, "")
+        peer = self._cached("peers", check, self._find_worst_peers).get(node, "")
         return self._judged(check, (node,), value, list(values.values()), is_outlier, peer)
 
     def _judged(
@@ -346,14 +345,14 @@ class Judgement:
         )
 
     def _find_worst_peers(self, check: CheckInfo) -> dict[str, str]:
-        """Return the node with which each node had its worst value."""
+        """Return the peer with which each node had its worst value."""
         paths, found = self._paths(check), dict[str, str]()
         for path in sorted(paths, key=lambda each: paths[each], reverse=check.better == "lower"):
             for node, peer in (path, path[::-1]):
                 found.setdefault(node, peer)
         return found
 
-    def _why_not(self, stage: str, node: str) -> str:
+    def _skip_reason(self, stage: str, node: str) -> str:
         problems = [each.problem for each in self._of(stage) if node in each.nodes and each.problem]
         earlier = [s.name for s in self._rules.stages]
         for name in earlier[: earlier.index(stage)]:
@@ -406,7 +405,7 @@ class Judgement:
         return NodeResult(node=node, verdict=worst(each.verdict for each in checks), checks=checks)
 
     def _path_results(self, check: CheckInfo) -> list[PathResult]:
-        """Return the paths of a check between good nodes that are not good themselves."""
+        """Return the paths of a check between good nodes that did not pass."""
         if check.nodes != "pairs":
             return []
         bad = {
@@ -452,22 +451,22 @@ def _not_measured(check: CheckInfo, reason: str) -> CheckResult:
 
 
 def _beside(good: Sequence[str], suspect: Sequence[str], count: int, at: int) -> tuple[str, ...]:
-    """Return good nodes for a suspect; those of different suspects differ."""
+    """Return good nodes for a suspect, different ones for different suspects."""
     others = [node for node in good if node not in suspect]
     start = count * at % len(others) if others else 0
     return tuple((others[start:] + others[:start])[:count])
 
 
 def _over_paths(values: Sequence[float], better: Better, *, is_of_three: bool) -> float:
-    """Return the value of a node in a stage of pairs: the median over its paths. Of three nodes a
-    slow path is half of the paths of its ends, so the better of the two in the middle counts."""
+    """Return the value of a node in a stage of pairs: the median over its paths. With three nodes,
+    a slow path is half of its ends' paths, so the better of the two middle values counts."""
     if is_of_three and better:
         return median_low(values) if better == "lower" else median_high(values)
     return median(values)
 
 
 def _badness(value: float, values: Iterable[float], better: Better) -> float:
-    """Return a value as a share of the median, of a latency the other way round."""
+    """Return a value as a share of the median, inverted for latencies."""
     share = value / (median(values) or 1.0)
     return 1 / share if better == "lower" and share else share
 

@@ -1,5 +1,5 @@
-"""What the trials of a qualification measured, whatever the tool, what it is compared with, and
-which values of many are worse than the others.
+"""The measurements of a qualification's trials, for any tool, the rules for judging them, and the
+detection of outliers.
 """
 
 import math
@@ -14,7 +14,7 @@ from aiperf_svc.core.qualify.result import Better, CheckInfo, NodesOf
 from aiperf_svc.core.results.tool_result import StepResult
 
 NODE, SOURCE, TARGET, TEST = "node", "from", "to", "test"
-"""Labels of steps. TEST is the name that the tool itself gives to the step."""
+"""Labels of steps. TEST is the tool's own name of the step."""
 STAGE, ROUND, WITHOUT, REPEAT = (
     "workload.stage",
     "workload.round",
@@ -23,7 +23,7 @@ STAGE, ROUND, WITHOUT, REPEAT = (
 )
 """Keys of the config that a trial sets."""
 SUSPECTS = "suspects"
-"""Round of the trial that measures the suspects of a stage again."""
+"""Round of the trial that repeats the suspects of a stage."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,9 +36,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Check to value; empty if it failed."""
     problem: str = ""
     round: int = 0
-    """From 1, in a stage of pairs."""
+    """From 1, only in a stage of pairs."""
     is_repeat: bool = False
-    """Whether it was made because of a suspect, with nothing else running."""
+    """Whether it repeats a suspect with nothing else running."""
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +46,14 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: NodesOf
     workload: str
     rounds: int = 1
-    """Trials that measure it; those that repeat suspects not counted."""
+    """Trials that measure the stage, without repeats of suspects."""
 
 
 def measurements_of(
     steps: Iterable[StepResult], parameters: Mapping[str, Any]
 ) -> tuple[Measurement, ...]:
-    """Return what a trial with these parameters measured. Steps of the same nodes are joined; the
-    value of a check is the mean over its repetitions."""
+    """Return the measurements of a trial with these parameters. Steps on the same nodes are merged;
+    the value of a check is the mean over its repetitions."""
     is_repeat = parameters.get(ROUND) == SUSPECTS
     joined: dict[tuple[str, ...], tuple[defaultdict[str, list[float]], list[str]]] = {}
     for step in steps:
@@ -87,8 +87,8 @@ def _nodes(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def node_names(places: Sequence[tuple[int, str]]) -> dict[int, str]:
-    """Return the name of each rank, from its number and node: that of the node, with the number of
-    the rank where several share a node."""
+    """Return the name of each rank, from its number and node: the node's name, with the rank's
+    number if several ranks share a node."""
     nodes = [node for _, node in places]
     return {
         number: node if nodes.count(node) == 1 else f"{node} rank {number}"
@@ -97,13 +97,13 @@ def node_names(places: Sequence[tuple[int, str]]) -> dict[int, str]:
 
 
 FEWEST_NODES = 8
-"""Nodes below which no outliers are looked for."""
+"""Minimum number of nodes for the detection of outliers."""
 Z_LIMIT = 3.5
 Z_SCALE = 0.6745
 """Expected ratio of the median absolute deviation to the standard deviation of a normal
 distribution."""
 SHARE = 0.95
-"""Share of the median, of the baseline or of good nodes below which a value is worse than they."""
+"""A value below this share of the median, the baseline or good nodes is worse."""
 
 KeyT = TypeVar("KeyT")
 
@@ -119,22 +119,22 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the measurements are compared with."""
+    """The references for judging measurements."""
 
     stages: tuple[StagePlan, ...]
     checks: tuple[CheckInfo, ...]
-    """All that are judged."""
+    """All judged checks."""
     limits: tuple[Limit, ...] = ()
     baseline: dict[str, dict[str, float]] = {}
-    """Check to node to an earlier value. The node `""` is the median of all nodes."""
+    """Check to node to earlier value. The node `""` is the median of all nodes."""
 
     def checks_of(self, stage: str) -> tuple[CheckInfo, ...]:
         return tuple(check for check in self.checks if check.stage == stage)
 
 
 def outliers(values: Mapping[KeyT, float], better: Better) -> set[KeyT]:
-    """Return the keys of values that are worse than the others. Of latencies the reciprocals are
-    compared: the same noise then gives as many outliers as of rates."""
+    """Return the keys of values that are worse than the others. Latencies are compared by their
+    reciprocals, so the same noise yields as many outliers as for rates."""
     if len(values) < FEWEST_NODES or not better:
         return set()
     if better == "lower":

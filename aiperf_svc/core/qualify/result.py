@@ -10,20 +10,20 @@ from typing import Literal
 import msgspec
 
 SCHEMA = "qualify/1"
-"""`schema_version` of qualify.json. The number is raised when a key changes its meaning."""
+"""`schema_version` of qualify.json. It is raised when a key changes its meaning."""
 NodesOf = Literal["alone", "pairs", "all"]
 """What a stage measures: each node alone, pairs of nodes, or all nodes together."""
 Better = Literal["higher", "lower", ""]
 
 
 class Verdict(StrEnum):
-    """Verdict on a node or a path, from the best to the worst."""
+    """Verdict on a node or a path, from best to worst."""
 
     PASS = "pass"
     DEGRADED = "degraded"
     """Worse than its baseline, or slow only while other pairs are measured."""
     NOT_MEASURED = "not-measured"
-    """No value: it counts as failed."""
+    """No value, which counts as failed."""
     FAIL = "fail"
 
     @property
@@ -39,7 +39,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class CheckInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric of a stage that is judged."""
+    """A judged metric of a stage."""
 
     check: str
     """`iperf_bandwidth`: the stage and the metric."""
@@ -56,17 +56,17 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     check: str
     verdict: Verdict
     value: float | None
-    """None: not measured. Of a node in a stage of pairs, the median over its paths."""
+    """None: not measured. For a node in a stage of pairs, the median over its paths."""
     limit: float | None = None
-    """The limit that decided the verdict, or the one that is nearest to the value; None: none
+    """The limit that decided the verdict, or the limit closest to the value; None: none
     applies."""
     median: float | None = None
     """Median over all nodes, or over all paths."""
     repeated: float | None = None
-    """The value when it was measured again as a suspect, with nothing else running; None: it was
-    not."""
+    """The value when it was measured again as a suspect, with nothing else running; None: not
+    repeated."""
     peer: str = ""
-    """Of a node in a stage of pairs, the node with which it had its worst value."""
+    """For a node in a stage of pairs, the peer with its worst value."""
     reason: str = ""
     """Why the verdict is not `pass`."""
 
@@ -88,7 +88,7 @@ class PathResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairValue(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pair of nodes reached in its round."""
+    """Result of a pair of nodes in its round."""
 
     check: str
     source: str
@@ -97,7 +97,7 @@ class PairValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage, and how much of it was run."""
+    """A stage, and how much of it ran."""
 
     name: str
     nodes: NodesOf
@@ -115,7 +115,7 @@ class Qualification(msgspec.Struct, frozen=True, kw_only=True):
     result: str
     """One sentence for people."""
     ended_at: str = ""
-    """End of its last trial in UTC, as a label of Kubernetes may be: `20261126T101530Z`."""
+    """End of its last trial in UTC, in a form allowed in Kubernetes labels: `20261126T101530Z`."""
     warnings: tuple[str, ...] = ()
     """What makes the values doubtful, whatever the verdicts."""
     stages: tuple[StageFacts, ...]
@@ -124,7 +124,7 @@ class Qualification(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[PathResult, ...]
     """Paths that did not pass."""
     all: tuple[CheckResult, ...]
-    """Checks of stages of all nodes together."""
+    """Checks of stages that measure all nodes together."""
     pairs: tuple[PairValue, ...]
     """Values of all pairs, of every check of a stage of pairs."""
 

@@ -1,8 +1,8 @@
 """The score of a quality gate, and the agreement of answers.
 
-The score is right answers over questions that were issued, so a question without an answer is
-wrong. Its 95% interval is Wilson's (Wilson 1927), which stays within 0 and 1 and is right for few
-questions too. The gate is passed if the lower end reaches the minimum: the questions are a sample.
+The score is right answers over issued questions, so a question without an answer is wrong. Its 95%
+interval is Wilson's (Wilson 1927), which stays within 0 and 1 and is valid for few questions. Since
+the questions are a sample, the gate is passed if the lower end of the interval reaches the minimum.
 """
 
 import math
@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     reasoning: str = ""
     tool_calls: str = ""
-    """Names and arguments of its calls, one after the other."""
+    """Names and arguments of its calls, concatenated."""
     finish_reason: str = ""
     error: str = ""
     """Why there is no answer; empty if there is one."""
@@ -35,13 +35,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     is_right: bool | None = None
     """None for a question without a grader."""
     tokens: tuple[str, ...] = ()
-    """Its tokens, if they were asked for and the server states them."""
+    """Its tokens, if requested and reported by the server."""
     logprobs: tuple[float, ...] = ()
     """Natural logarithm of the probability of each token."""
 
     @property
     def content(self) -> str:
-        """What the answers of two servers are compared by."""
+        """Content by which the answers of two servers are compared."""
         return self.text + self.tool_calls
 
 
@@ -70,19 +70,19 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     min_score: float | None
     is_met: bool
-    """True if the lower end of the interval reaches the minimum, or there is none."""
+    """True if the lower end of the interval reaches the minimum, or there is no minimum."""
     failed: int
     """Requests without an answer."""
     cut: int
-    """Answers that `max_tokens` has cut."""
+    """Answers cut by `max_tokens`."""
     without_text: int
-    """Answers of reasoning alone."""
+    """Answers with reasoning only."""
     without_tokens: int = 0
-    """Answers without tokens, although these were asked for."""
+    """Answers without tokens, although they were requested."""
     self_agreement: float | None
     """Share of the questions whose answers are all equal; None if each was sent once."""
     self_tokens: "Top1Agreement | None" = None
-    """How the tokens of its answers to the same question agree; None if they are unknown."""
+    """Agreement of the tokens of answers to the same question; None if unknown."""
     graders: dict[str, GraderScore]
     """By grader, or by task of lm_eval."""
 
@@ -95,7 +95,7 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know of the answers."""
+        """Notes for readers of the answers."""
         asked = count(self.questions, "question")
         of = f"{asked} of {self.file} at concurrency {self.concurrency:,}"
         counts = (
@@ -142,11 +142,11 @@ def score(
     min_score: float | None,
     wants_tokens: bool = False,
 ) -> QualityResult:
-    """Return the outcome of answers that have their grades, one for each request that was due.
-    `graders` names the grader of each question, or its task; `file` is where they are from."""
+    """Return the outcome of graded answers, one for each due request. `graders` maps questions to
+    graders or tasks; `file` is the source of the questions."""
     counted = [each for each in answers if each.is_right is not None]
     right = sum(each.is_right is True for each in counted)
-    # Repeats of one question are not a further sample of questions.
+    # Repeats of a question do not enlarge the sample of questions.
     repeats = 1 + max((each.repeat for each in counted), default=0)
     low, high = wilson(right / repeats, len(counted) / repeats) if counted else (None, None)
     by_grader: dict[str, GraderScore] = {}
@@ -187,7 +187,7 @@ def wilson(right: float, issued: float) -> tuple[float, float]:
 
 
 def by_question(answers: Iterable[Answer]) -> dict[int, list[Answer]]:
-    """Return the answers to each question; a request without one has none."""
+    """Return the answers by question, without requests that have none."""
     found: dict[int, list[Answer]] = {}
     for each in answers:
         if not each.error:
@@ -203,10 +203,10 @@ def self_agreement(answers: Iterable[Answer]) -> float | None:
 
 
 class Top1Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How the likeliest tokens of answers to the same questions agree.
+    """Agreement of the likeliest tokens of answers to the same questions.
 
-    Tokens can be compared as long as what is before them is equal: up to the first difference, that
-    one included.
+    Tokens are comparable as long as all earlier tokens are equal: up to and including the first
+    difference.
     """
 
     compared: int
@@ -224,7 +224,7 @@ class Top1Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def top1_agreement(pairs: Iterable[tuple[Answer, Answer]]) -> Top1Agreement | None:
-    """Return how the tokens of pairs of answers agree; None if no pair has tokens."""
+    """Return the token agreement of pairs of answers; None if no pair has tokens."""
     compared = equal = 0
     difference = 0.0
     for one, other in pairs:
@@ -248,26 +248,26 @@ def _self_tokens(answers: Iterable[Answer]) -> Top1Agreement | None:
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How the first answers of two servers to the same questions agree."""
+    """Agreement of the first answers of two servers to the same questions."""
 
     questions: int
-    """Questions that both have answered."""
+    """Questions answered by both."""
     equal: int
     first_difference: int | None
-    """Median of the number of equal characters before the first difference; None without one."""
+    """Median number of equal characters before the first difference; None without one."""
     base_itself: float | None
-    """Share of the questions whose answers the base gave equally each time; None if it was asked
+    """Share of the questions that the base always answered in the same way; None if each was sent
     once."""
     new_itself: float | None
     tokens: Top1Agreement | None = None
     """None if a side has no tokens."""
     base_tokens: Top1Agreement | None = None
-    """Of the base's answers to the same question."""
+    """Agreement of the base's answers to the same question."""
     new_tokens: Top1Agreement | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The agreement in words, a line each."""
+        """The agreement in words, one line each."""
         share = self.equal / self.questions
         first = f"answers: {self.equal:,} of {self.questions:,} equal on both sides ({share:.1%})"
         if self.first_difference is not None:
@@ -287,7 +287,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agreement(base: Sequence[Answer], new: Sequence[Answer]) -> Agreement | None:
-    """Return how two servers agree; None if they have no answered question in common."""
+    """Return the agreement of two servers; None if they have no answered question in common."""
     one, other = by_question(base), by_question(new)
     pairs = [(one[each][0], other[each][0]) for each in one if each in other]
     if not pairs:

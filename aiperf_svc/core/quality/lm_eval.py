@@ -1,9 +1,9 @@
-"""What lm-evaluation-harness (`lm_eval`, 0.4.10 or newer) is given, and what its results mean.
+"""Writes the settings of lm-evaluation-harness (`lm_eval`, 0.4.10 or newer) and reads its results.
 
-It reads one file of settings, because its command line would show headers to other users of the
-machine. It leaves `results_*.json` with the metrics of each task and group, and `samples_*.jsonl`
-with each question, its answer and its grade. The key of a metric is its name and the filter of the
-answers: `exact_match,strict-match`.
+It reads one settings file, because its command line would expose headers to other users of the
+machine. It writes `results_*.json` with the metrics of each task and group, and `samples_*.jsonl`
+with each question, its answer and its grade. The key of a metric consists of its name and the
+filter of the answers: `exact_match,strict-match`.
 """
 
 import json
@@ -26,7 +26,7 @@ ARGUMENTS = ("run", "--config", SETTINGS_FILE)
 RESULTS = "out/*/results_*.json"
 SAMPLES = "out/*/samples_*.jsonl"
 KEY_VARIABLE = "OPENAI_API_KEY"
-"""Environment variable of the target's key."""
+"""Environment variable with the target's key."""
 _RETRIES = 3
 _STDERR = "_stderr"
 
@@ -51,16 +51,16 @@ class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskScores(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a file of results."""
+    """The content of a results file."""
 
     scores: tuple[TaskScore, ...]
-    """Of the tasks that were named, in their order."""
+    """Scores of the named tasks, in order."""
     tool: str
     """`lm_eval` and its version."""
     hashes: Mapping[str, str]
     """Checksum of the prompts of each task."""
     questions: int
-    """Questions of all tasks, those in groups included."""
+    """Questions of all tasks, including those in groups."""
 
 
 class _Count(msgspec.Struct):
@@ -74,7 +74,7 @@ class _Results(msgspec.Struct):
     versions: Json = {}
     task_hashes: dict[str, str] = {}
     higher_is_better: dict[str, Json] = {}
-    """Task to the direction of each of its metrics, by names without filters."""
+    """Task to the direction of each metric, by names without filters."""
 
 
 class _Sample(msgspec.Struct):
@@ -84,13 +84,13 @@ class _Sample(msgspec.Struct):
 
 
 def samples_of(task: str) -> str:
-    """Return the pattern of the file with the samples of one task."""
+    """Return the file pattern for the samples of one task."""
     return f"out/*/samples_{task}_[0-9][0-9][0-9][0-9]-*.jsonl"
 
 
 def settings(tasks: LmEvalTasks, endpoint: Endpoint, *, concurrency: int) -> bytes:
-    """Return the file of settings for an endpoint of the API chat or completions. The files of the
-    tasks are beside it."""
+    """Return the settings file for an endpoint of the API chat or completions. The tasks' files are
+    in the same folder."""
     is_chat = endpoint.type is EndpointType.CHAT
     arguments: Json = {
         "model": endpoint.model,
@@ -128,7 +128,7 @@ def settings(tasks: LmEvalTasks, endpoint: Endpoint, *, concurrency: int) -> byt
 
 
 def read_results(data: bytes, tasks: LmEvalTasks) -> TaskScores:
-    """Return the scores in a file of results. Raises ValueError."""
+    """Return the scores in a results file. Raises ValueError."""
     try:
         found = msgspec.json.decode(data, type=_Results)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -181,8 +181,8 @@ def _score(task: str, found: _Results, metric: str | None) -> TaskScore:
 
 
 def read_samples(lines: Iterable[bytes], score: TaskScore, *, first: int) -> list[Answer]:
-    """Return the graded answers in a file of samples of one task, numbered from `first`. Raises
-    ValueError for a metric that is not right or wrong."""
+    """Return the graded answers in the samples file of one task, numbered from `first`. Raises
+    ValueError for a metric that is not 0 or 1."""
     metric, _, of_filter = score.metric.partition(",")
     answers: list[Answer] = []
     for number, line in enumerate(lines, start=1):
@@ -214,12 +214,12 @@ def read_samples(lines: Iterable[bytes], score: TaskScore, *, first: int) -> lis
 
 
 def count_without_text(lines: Iterable[bytes]) -> int:
-    """Return how many questions of a file of samples have an empty answer. Raises ValueError."""
+    """Return how many questions in a samples file have an empty answer. Raises ValueError."""
     try:
         samples = [msgspec.json.decode(line, type=_Sample) for line in lines if line.strip()]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"samples of lm_eval: {error}") from error
-    # With several filters, a question stands there several times.
+    # With several filters, a question occurs several times.
     return len({each.doc_id for each in samples if not _answer(each.resps)})
 
 

@@ -2,11 +2,11 @@
 
 A line of the file has `prompt` or `messages`, and `grader` with `expected`:
 
-- `exact`: the answer is this text, or one of a list, apart from white space around it;
-- `number`: the last number of the answer is this one, to one part in a million;
+- `exact`: the answer is this text, or one of a list, ignoring white space around it;
+- `number`: the last number of the answer equals this one, to one part in a million;
 - `choice`: the letter that the answer names, after "answer", in a box, or alone;
 - `regex`: the pattern occurs in the answer;
-- `tool_call`: the calls of `{name, arguments}`, in their order and no others. `tools` go with the
+- `tool_call`: exactly the calls of `{name, arguments}`, in order. `tools` are sent with the
   request.
 
 A question without a grader has no score; its answers are compared with those of other runs.
@@ -24,7 +24,7 @@ import msgspec
 from aiperf_svc.domain.json_objects import Json
 
 DEFAULT_TOKENS = 512
-"""Most tokens of an answer if its question does not state another number."""
+"""Maximum tokens of an answer unless its question sets another number."""
 MOST_TOKENS = 1_000_000
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _NAMED_CHOICE = re.compile(
@@ -36,7 +36,7 @@ _TOLERANCE = 1e-6
 
 
 class Grader(StrEnum):
-    """Ways to judge an answer."""
+    """Methods for judging an answer."""
 
     EXACT = "exact"
     NUMBER = "number"
@@ -72,11 +72,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line(Question, frozen=True, forbid_unknown_fields=True):
-    """A question as it is written."""
+    """A question as written."""
 
 
 def read_questions(lines: Iterable[bytes], source: str) -> list[Question]:
-    """Return the questions of the file `source`. Raises ValueError that names it and the line."""
+    """Return the questions of the file `source`. Raises ValueError naming the file and the line."""
     found: list[Question] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -139,8 +139,8 @@ def _is_convertible(question: Question, name: str) -> bool:
 
 
 def is_right(question: Question, text: str, tool_calls: str) -> bool:
-    """Return whether an answer is right. `tool_calls` are the names and arguments of its calls, one
-    after the other."""
+    """Return whether an answer is right. `tool_calls` are the concatenated names and arguments of
+    its calls."""
     match question.grader:
         case Grader.EXACT:
             return text.strip() in {each.strip() for each in question.texts}

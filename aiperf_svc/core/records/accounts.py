@@ -1,11 +1,11 @@
-"""The accounts of a run: at its end, every credit and every request must be accounted for.
+"""The accounts of a run. At its end, every credit and every request must be accounted for.
 
     issued   = granted - revoked
     issued   = completed + errored + cancelled + abandoned + unsent + lost          (credits)
     sent     = metric records + records lost + retries                  (requests)
 
-A live worker must account for every credit itself. Of a lost worker only what has arrived is known.
-The rest counts as lost, which is reported but is not a violation.
+A live worker must account for every credit itself. For a lost worker, only the received data is
+known. The rest counts as lost, which is reported but is not a violation.
 """
 
 from collections.abc import Iterable
@@ -19,21 +19,21 @@ from aiperf_svc.protocol.messages.reports import WorkerCounts
 
 
 class WorkerAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Accounts of one worker in one phase, when everything has arrived."""
+    """Accounts of one worker in one phase, after everything has arrived."""
 
     worker: str
     counts: WorkerCounts
-    """Latest counts of the worker; for a lost worker, `granted` is what the timing manager
-    granted."""
+    """Latest counts of the worker. For a lost worker, `granted` is the timing manager's number of
+    granted credits."""
     records: int
-    """Number of metric records of requests that were sent."""
+    """Number of metric records of sent requests."""
     records_lost: int = 0
     """Records that record processors declared lost, or that never arrived from a lost worker."""
     is_lost: bool = False
 
 
 class Accounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over all workers, and every identity that does not hold."""
+    """Sums over all workers, and violated identities."""
 
     granted: int = 0
     revoked: int = 0
@@ -44,13 +44,13 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: int = 0
     unsent: int = 0
     connecting: int = 0
-    """Those of them whose connections were being made at the stop."""
+    """Part of `unsent` whose connections were being made at the stop."""
     lost: int = 0
     requests_sent: int = 0
     records: int = 0
     records_lost: int = 0
     retries: int = 0
-    """Requests sent that have no record, since they were sent again."""
+    """Sent requests without a record, since they were sent again."""
     violations: tuple[str, ...] = ()
 
 
@@ -58,10 +58,10 @@ def account_of_live(
     worker: str, counts: WorkerCounts, *, records: int, whole: int, lost: int
 ) -> WorkerAccount:
     """Return the account of a worker that is not lost. `whole` conversations have a record of a
-    complete last response, and `lost` records did not arrive or were declared lost.
+    complete last response; `lost` records did not arrive or were declared lost.
 
-    What the worker has dropped is not counted again: it is among the lost records, except for those
-    that had arrived but could not be confirmed.
+    Records dropped by the worker are not counted again: they are among the lost records, except for
+    those that had arrived but could not be confirmed.
     """
     # A worker sees complete responses; only their content shows that some were errors.
     bad = max(0, counts.completed - whole - lost)
@@ -75,18 +75,18 @@ COUNTED = (
     *("granted", "revoked", "completed", "errored", "cancelled", "abandoned", "unsent"),
     *("connecting", "retries"),
 )
-"""Counts that are added up from the workers' own reports."""
+"""Counts that are summed over the workers' own reports."""
 
 
 def balance(
     phase: Phase, workers: Iterable[WorkerAccount], *, granted: int | None = None
 ) -> Accounts:
-    """Add up the accounts and check the identities. `granted` is the timing manager's own total, if
-    it is known."""
+    """Sum up the accounts and check the identities. `granted` is the timing manager's own total, if
+    known."""
     sums = dict.fromkeys(Accounts.__struct_fields__[:-1], 0)
     violations: list[str] = []
     for account in workers:
-        # Credits without an outcome; of a live worker there are none.
+        # Credits without an outcome. Live workers have none.
         lost = account.counts.granted - ended_credits(account.counts)
         violations += _violations(account, lost)
         counts = account.counts

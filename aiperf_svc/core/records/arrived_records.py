@@ -1,12 +1,12 @@
-"""Tracks which records of each worker have arrived, and counts them, to compare with the worker's
-own accounts.
+"""Tracks which records of each worker have arrived, and counts them for a comparison with the
+worker's own accounts.
 
 A worker numbers its records 1, 2, … as requests end. Usually they arrive in that order. After the
-loss of a record processor some come twice and some late. For each worker, the ledger keeps the
-number below which no record is missing and the spans beyond it.
+loss of a record processor some arrive twice and some late. For each worker, the ledger stores the
+number up to which every record has arrived, and the spans beyond it.
 
-It is apart from the accounts because it needs NumPy, which a local run must not import before it
-starts, and such a run reads accounts.
+It is separate from the accounts because it needs NumPy, which a local run must not import before it
+starts, while such a run reads accounts.
 """
 
 from typing import Any
@@ -22,16 +22,16 @@ from aiperf_svc.protocol.messages.records import SequenceSpan
 from aiperf_svc.protocol.records import Flag
 
 _OUTCOMES = 8
-"""Number of places for outcomes: a power of two above the largest."""
+"""Number of outcome slots: a power of two above the largest outcome."""
 _INDEX_BITS = 40
-"""Bits of the number of a credit in the key of a session tree, below the worker and the phase."""
+"""Bits of a credit's number in the key of a session tree, below the worker and the phase."""
 
 Source = tuple[int, int]
 """A worker's rank and a phase."""
 
 
 class ArrivedRecords(msgspec.Struct, frozen=True):
-    """Counts by worker and phase. A worker without records is left out."""
+    """Counts by worker and phase, without workers that have no records."""
 
     sent: dict[Source, int]
     """Requests of which at least one byte was written."""
@@ -42,8 +42,8 @@ class ArrivedRecords(msgspec.Struct, frozen=True):
 
 
 def count_arrived(columns: Columns, *, has_trees: bool = False) -> ArrivedRecords:
-    """Count all records in one pass, a piece at a time. With `has_trees` each credit is a session
-    tree, of which several requests may have failed."""
+    """Count all records in one pass, in chunks. With `has_trees` each credit is a session tree, of
+    which several requests may have failed."""
     sent = ends = whole = np.zeros(0, dtype=np.int64)
     of_trees = _ends_of_trees(columns) if has_trees else None
     for begin in range(0, len(columns["phase"]), CHUNK_ROWS):
@@ -64,8 +64,8 @@ def count_arrived(columns: Columns, *, has_trees: bool = False) -> ArrivedRecord
 
 
 def _ends_of_trees(columns: Columns) -> NDArray[np.bool_]:
-    """Return which record has the outcome of its session tree: one that failed, an error before a
-    cancellation; otherwise that of the request that was sent last."""
+    """Return which record determines the outcome of its session tree: a failed one, errors before
+    cancellations, or else the request that was sent last."""
     outcome = np.asarray(columns["outcome"])
     source = columns["worker"].astype(np.uint64) * np.uint64(2) + columns["phase"]
     trees = (source << np.uint64(_INDEX_BITS)) | columns["index"]
@@ -101,7 +101,7 @@ class RecordLedger:
         self._fenced: dict[str, int] = {}
 
     def accept(self, span: SequenceSpan) -> bool:
-        """Add a span. Returns False if any of it is known already or its worker is fenced."""
+        """Add a span. Returns False if any of it is already known or its worker is fenced."""
         if self._fenced.get(span.worker) == span.worker_epoch:
             return False
         worker = self._workers.setdefault(span.worker, _Worker(span.worker_epoch))
@@ -122,11 +122,11 @@ class RecordLedger:
         return True
 
     def fence(self, worker: str, epoch: int) -> None:
-        """Fence a lost worker: records that come from now on are late."""
+        """Fence a lost worker: later records of it count as late."""
         self._fenced[worker] = epoch
 
     def highest(self) -> dict[str, int]:
-        """Return for each worker the number below which no record is missing."""
+        """Return for each worker the number up to which every record has arrived."""
         return {name: worker.highest for name, worker in self._workers.items()}
 
     def missing(self, worker: str, last: int) -> int:

@@ -1,13 +1,13 @@
 """Assembles the batches of workers into finished requests. This is the pure core of a record
 processor.
 
-A `RawBatch` holds fragments of requests: their fixed fields, the timestamps of their reads, their
-raw bytes. Only the parsing of the bytes (`reader`) handles them one by one. Everything else is done
-for many records at once, a column at a time (`batch_builder`).
+A `RawBatch` contains fragments of requests: their fixed fields, the timestamps of their reads and
+their raw bytes. Only the parsing of the bytes (`reader`) handles them one by one. Everything else
+is vectorised over many records, one column at a time (`batch_builder`).
 
-A batch that is sent again, after the loss of another processor, may hold records that the manager
-already has. The manager can only drop a message as a whole, so each record of such a batch becomes
-a separate message: its chunk gaps must not be counted twice.
+A batch that is sent again, after the loss of another processor, may contain records that the
+manager already has. The manager can only drop complete messages, so each record of such a batch
+becomes a separate message. Otherwise its chunk gaps would be counted twice.
 """
 
 from typing import Any, Final
@@ -31,8 +31,8 @@ _NONE: Chunks = np.empty((0, 2), dtype=np.int64)
 
 
 class OpenTraces:
-    """The reads of all responses that have not ended, for `--export-http-trace`. As in AIPerf, a
-    trace has the bytes of the body only: those of the status line and the headers are taken off the
+    """The reads of all unfinished responses, for `--export-http-trace`. As in AIPerf, a trace only
+    covers the bytes of the body: those of the status line and the headers are subtracted from the
     first reads."""
 
     def __init__(self) -> None:
@@ -40,12 +40,12 @@ class OpenTraces:
         """Worker to its epoch and, by request, the bytes of its head and its reads."""
 
     def drop_worker(self, worker_id: str) -> None:
-        """Forget the responses of a lost worker."""
+        """Drop the responses of a lost worker."""
         self._open.pop(worker_id, None)
 
     def take(self, batch: RawBatch, fragments: Rows, reads: Rows) -> list[Chunks]:
         """Record the reads of a batch. Return the chunks of each fragment that ends its request,
-        and none of any other, in the order of the fragments."""
+        and nothing for other fragments, in the order of the fragments."""
         epoch, known = self._open.get(batch.sender, (0, {}))
         if epoch != batch.epoch:
             known = {}
@@ -68,15 +68,15 @@ class OpenTraces:
                 head, earlier = known.pop(request_id, (head_bytes, _NONE))
             mine = np.concatenate((earlier, mine)) if len(earlier) else mine
             if flags & Flag.FINAL:
-                found.append(_of_body(mine, head))
+                found.append(_body_reads(mine, head))
             else:
                 known[request_id] = (head, mine)
                 found.append(_NONE)
         return found
 
 
-def _of_body(reads: Chunks, head_bytes: int) -> Chunks:
-    """Return the reads without the bytes of the head; those that have no others are left out."""
+def _body_reads(reads: Chunks, head_bytes: int) -> Chunks:
+    """Return the reads without the bytes of the head, and without reads that have no others."""
     ends = np.cumsum(reads[:, 1])
     is_of_body = ends > head_bytes
     kept = reads[is_of_body].copy()
@@ -100,12 +100,12 @@ _READ_FIELDS: Final = (
     "error",
     "status",
 )
-"""Fields of a fragment that the reading of its bytes needs."""
+"""Fields of a fragment that are needed to parse its bytes."""
 MAX_OPEN_BYTES: Final = 256 * 2**20
-"""Most bytes that all unfinished responses may hold together before the largest are dropped."""
+"""Maximum bytes of all unfinished responses together before the largest are dropped."""
 LARGE_BYTES: Final = 4 * 2**20
-"""Smallest size of a response that may be dropped: the gaps of a million chunks, or 60,000 tokens
-as text. Thousands of such streams at once can be a valid load."""
+"""Minimum size of a response that may be dropped: the gaps of a million chunks, or 60,000 tokens as
+text. Thousands of such streams at once can be a valid load."""
 CHECK_BYTES: Final = 128 * 2**20
 """Bytes of responses between two checks of the total."""
 
@@ -114,8 +114,8 @@ class RecordAssembler:
     """Assembles the records of all workers that send to one record processor."""
 
     def __init__(self, config: BenchmarkConfig, *, counter: TokenCounter | None = None) -> None:
-        """Set up an assembler. With a `counter`, output tokens are counted by it, else they are
-        taken from the server's usage."""
+        """Set up an assembler. With a `counter`, it counts the output tokens; otherwise they come
+        from the server's usage."""
         self._format = ResponseFormat.of(config.endpoint, keeps_text=counter is not None)
         self._known = ResponseCache(self._format)
         self._counter = counter
@@ -127,7 +127,7 @@ class RecordAssembler:
 
     @property
     def unfinished(self) -> list[ResponseReader]:
-        """Requests of which some fragments have come, but not the last."""
+        """Requests whose last fragment has not arrived."""
         return [reader for _, readers in self._open.values() for reader in readers.values()]
 
     def drop_worker(self, worker_id: str) -> int:
@@ -148,8 +148,8 @@ class RecordAssembler:
         return parts_of(finished, self._counter, wants_lines=wants_lines, singly=batch.is_resent)
 
     def parts(self, finished: FinishedRequests, *, wants_lines: bool) -> list[MetricParts]:
-        """Return the parts of a message for requests that have been parsed. None of them may come
-        from a resent batch."""
+        """Return the parts of a message for parsed requests. None of them may come from a resent
+        batch."""
         return parts_of(finished, self._counter, wants_lines=wants_lines, singly=False)
 
     def parse(self, batch: RawBatch, *, worker_rank: int) -> FinishedRequests:
@@ -200,8 +200,8 @@ class RecordAssembler:
         finished: NDArray[np.object_],
         columns: ResponseColumns,
     ) -> list[int]:
-        """Read the fragments at these places. Readers of fragments that end a request go into
-        `finished`, and their results into `columns`. Returns the places of last fragments whose
+        """Read the fragments at these indexes. Readers of fragments that end a request are added to
+        `finished`, and their results to `columns`. Returns the indexes of last fragments whose
         earlier ones are missing."""
         lost: list[int] = []
         is_open, bodies = self._readers_of(batch), batch.bodies
@@ -263,7 +263,7 @@ class RecordAssembler:
         return lost
 
     def _bound_open_bytes(self) -> None:
-        """Drop the largest unfinished responses if all together hold too much."""
+        """Drop the largest unfinished responses if they exceed the limit together."""
         self._unchecked_bytes = 0
         readers = self.unfinished
         sizes = [reader.held_bytes for reader in readers]

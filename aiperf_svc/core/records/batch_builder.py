@@ -1,8 +1,8 @@
 """Builds the messages of a record processor from finished requests: rows, histograms, errors,
 sequence numbers.
 
-Everything here is done for many requests at once, a column at a time. The cost of a step hardly
-grows with the number of its requests, so requests of several batches are gathered.
+Everything here is vectorised over many requests, one column at a time. The cost of a step hardly
+grows with the number of requests, so requests of several batches are processed together.
 """
 
 from collections.abc import Sequence
@@ -63,14 +63,14 @@ class FinishedRequests:
         self.columns: list[ResponseColumns] = []
         """Columns for `metric_rows`, of each batch."""
         self.known: list[NDArray[np.int64]] = []
-        """Places of the cached responses, whose readers and columns have no times of their own:
-        ascending, of each batch."""
+        """Indexes of the cached responses, whose readers and columns have no times of their own:
+        ascending, for each batch."""
         self.known_reads: list[bytes] = []
-        """The one read of each cached response: READ_DTYPE rows of each batch."""
+        """The only read of each cached response: READ_DTYPE rows for each batch."""
         self.traces: list[Chunks] = []
-        """Reads of each response, if HTTP traces are wanted."""
+        """Reads of each response, if HTTP traces are exported."""
         self.lost: list[Rows] = []
-        """Numbers of requests that ended, but whose first fragments are missing."""
+        """Numbers of finished requests whose first fragments are missing."""
 
     def __len__(self) -> int:
         return len(self.readers)
@@ -109,10 +109,10 @@ class FinishedRequests:
 def parts_of(
     finished: FinishedRequests, counter: TokenCounter | None, *, wants_lines: bool, singly: bool
 ) -> list[MetricParts]:
-    """Return the parts of one message or, with `singly`, of one for each request; none if there is
-    nothing to send.
+    """Return the parts of one message or, with `singly`, of one message per request; empty if there
+    is nothing to send.
 
-    With a `counter`, output tokens are counted by it, else they are taken from the server's usage.
+    With a `counter`, it counts the output tokens; otherwise they come from the server's usage.
     """
     if not finished:
         return []
@@ -173,8 +173,8 @@ def _spans(finished: FinishedRequests, numbers: Rows) -> tuple[SequenceSpan, ...
 def _gaps(
     rows: Rows, readers: Sequence[ResponseReader]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of gaps between content chunks of each row, and all gaps one after the
-    other."""
+    """Return the number of gaps between content chunks of each row, and all gaps
+    concatenated."""
     counts = gap_counts(rows)
     gaps = (np.asarray(readers[i].gaps_ns) for i in np.flatnonzero(counts).tolist())
     return counts, np.concatenate([np.empty(0, dtype=np.int64), *gaps])

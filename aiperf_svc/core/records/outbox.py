@@ -1,9 +1,9 @@
-"""The raw records of a worker, from the moment they are packed until they are confirmed.
+"""The raw records of a worker, from packing until their confirmation.
 
 Batches wait here to be sent. Sent ones are kept, within `KEPT_BYTES`, until the records manager has
 them. If a record processor is lost, they are sent to another one. The waiting batches are bounded
 too, since a server may send faster than a record processor reads for any length of time. At
-`FULL_BYTES` the worker holds back its load; no record is dropped.
+`FULL_BYTES` the worker pauses its load; no record is dropped.
 """
 
 from collections import deque
@@ -14,12 +14,12 @@ import msgspec
 from aiperf_svc.protocol.messages.records import RawBatch
 
 KEPT_BYTES: Final = 16 * 2**20
-"""Most unconfirmed bytes of records that a worker keeps for sending again."""
+"""Maximum bytes of unconfirmed records that a worker keeps for resending."""
 FULL_BYTES: Final = 64 * 2**20
-"""Most bytes of records that wait to be sent before the worker holds back its load: two seconds of
-100,000 chunks per second, so that a short stop of a record processor changes nothing."""
+"""Maximum bytes of waiting records before the worker pauses its load: two seconds of 100,000 chunks
+per second, so that a short pause of a record processor has no effect."""
 ROOM_BYTES: Final = FULL_BYTES // 2
-"""Most bytes that may wait when the load resumes."""
+"""Maximum waiting bytes at which the load resumes."""
 
 
 def _size(batch: RawBatch) -> int:
@@ -36,7 +36,7 @@ class RecordOutbox:
         self.kept_bytes = 0
         self._confirmed = 0
         self._forgotten = 0
-        """Number of the last request that was removed from `_kept` before it was confirmed."""
+        """Number of the last request removed from `_kept` before its confirmation."""
 
     def __bool__(self) -> bool:
         """Return whether a batch waits to be sent."""
@@ -44,12 +44,12 @@ class RecordOutbox:
 
     @property
     def is_full(self) -> bool:
-        """True if the load must be held back."""
+        """True if the load must pause."""
         return self.waiting_bytes > FULL_BYTES
 
     @property
     def has_room(self) -> bool:
-        """True if a held-back load may go on."""
+        """True if a paused load may resume."""
         return self.waiting_bytes <= ROOM_BYTES
 
     def add(self, batch: RawBatch, last_seq: int) -> None:
@@ -57,7 +57,7 @@ class RecordOutbox:
         self.waiting_bytes += _size(batch)
 
     def take(self) -> RawBatch:
-        """Return the next batch to send, which is then kept. Raises IndexError if none waits."""
+        """Return the next batch to send, and keep it. Raises IndexError if none waits."""
         batch, last_seq = self._waiting.popleft()
         size = _size(batch)
         self.waiting_bytes -= size

@@ -1,10 +1,10 @@
 """A cache of complete short responses: many are equal byte for byte except for the request's id.
 
-Responses of a few tokens come in one read, and at their rate, reading each one costs a record
+A response of a few tokens arrives in one read, and at their rate, parsing each one costs a record
 processor more than all other work. Two responses that differ only in the value of `{"id":"…"` have
-the same content, since no endpoint uses the id, and its length does not move the rest from one read
-to another. So such a response is read once, with artificial times: sent at 1, received at 2. For
-every later one, the time 2 is replaced by the timestamp of its read.
+the same content, since no endpoint uses the id, and its length does not move other bytes to another
+read. So such a response is parsed once, with artificial times: sent at 1, received at 2. For every
+later one, time 2 is replaced by the timestamp of its read.
 """
 
 import re
@@ -27,15 +27,15 @@ Bytes = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
 MAX_RESPONSE: Final = 4_096
-"""Largest response that is cached, in bytes; longer ones hardly come in one read."""
+"""Maximum size of a cached response in bytes; longer ones rarely arrive in one read."""
 MAX_KNOWN: Final = 1_024
-"""Most cached responses, about 2 MB. Responses that contain the time at which they were made never
+"""Maximum number of cached responses, about 2 MB. Responses that contain their creation time never
 repeat."""
 LEARNED_PER_BATCH: Final = 16
-"""Most responses added per batch, so that the cache costs little if responses do not repeat."""
+"""Maximum responses added per batch, so the cache is cheap if responses do not repeat."""
 
 MANY: Final = 8
-"""Number of responses of one length from which on comparing all at once is faster than one by
+"""Minimum number of responses of one length for which comparing all at once is faster than one by
 one."""
 
 _FINAL: Final = int(Flag.FINAL)
@@ -56,16 +56,16 @@ _is_id = re.compile(_ID).fullmatch
 _OUTSIDE_OF_ID: Final = bytes(
     re.fullmatch("[0-9A-Za-z_-]", chr(code)) is None for code in range(256)
 )
-"""Table by character code: 0 for a character that an id may have, 1 for any other."""
+"""Table by character code: 0 for a character that an id may contain, 1 for others."""
 
 
 class CachedResponse:
-    """Content of a response that came complete, in one read, and without any error."""
+    """Content of a complete response that arrived in one read without errors."""
 
     __slots__ = ("_bytes", "_ids", "columns", "id_bytes", "parts", "reader")
 
     def __init__(self, reader: ResponseReader, id_bytes: int, parts: list[bytes]) -> None:
-        """Cache a response. `reader` has read it with the artificial times; `parts` are the
+        """Cache a response. `reader` has parsed it with the artificial times; `parts` are the
         response without its id members, each of `id_bytes`."""
         self.reader = reader
         self.id_bytes = id_bytes
@@ -74,13 +74,13 @@ class CachedResponse:
         put_response(self.columns, 0, reader)
         value = bytes(id_bytes - len(_ID_BEGIN) - len(_ID_END))
         self._bytes = np.frombuffer((_ID_BEGIN + value + _ID_END).join(parts), dtype=np.uint8)
-        """Response with zeros in place of the id's values."""
+        """Response with zeros instead of the id's values."""
         ends = np.cumsum([len(part) + id_bytes for part in parts[:-1]]) - len(_ID_END)
         self._ids = [slice(end - len(value), end) for end in ends.tolist()]
 
     def are(self, responses: Bytes) -> Mask:
-        """Return which of some responses of the same length, shape (responses, bytes), equal this
-        one except for their id. Overwrites them."""
+        """Return which responses of the same length, shape (responses, bytes), equal this one
+        except for their id. Overwrites them."""
         first, *others = self._ids
         ids = responses[:, first].copy()
         for place in others:
@@ -93,7 +93,7 @@ class CachedResponse:
 
 def put_on_the_wall_clock(rows: Rows, reads: Rows) -> None:
     """Replace the artificial times in METRIC_DTYPE rows of cached responses by the real ones.
-    `reads` are READ_DTYPE rows, the one read of each."""
+    `reads` are READ_DTYPE rows, the only read of each response."""
     stamp_wall_ns = reads["stamp_wall_ns"]
     columns = {name: rows[name] for name in ("start_wall_ns", "connect_ns", "tls_ns")}
     latest = np.maximum(write_wall_ns(columns), reads["polled_wall_ns"])
@@ -112,15 +112,15 @@ class ResponseCache:
         self._format = format
         self._known: dict[tuple[Any, ...], CachedResponse] = {}
         self._latest: dict[int, CachedResponse] = {}
-        """Latest cached response by length. If all responses are alike, no other needs to be
+        """Latest cached response by length. If all responses are alike, no other one is
         compared."""
         self._may_learn = LEARNED_PER_BATCH
 
     def find_all(
         self, bodies: bytes, fragments: Rows, begins: Ints
     ) -> Iterator[tuple[Ints, CachedResponse]]:
-        """Find the cached responses in a batch. Yields the places of some of its fragments and the
-        cached response that all of those equal. `begins` are the offsets of all fragments in the
+        """Find the cached responses in a batch. Yields indexes of fragments and the cached response
+        that all of these equal. `begins` are the offsets of all fragments in
         `bodies`."""
         self._may_learn = LEARNED_PER_BATCH
         places = np.flatnonzero(_are_whole(fragments))
@@ -149,7 +149,7 @@ class ResponseCache:
 
     def find(self, response: bytes, *, body_offset: int, framing: int) -> CachedResponse | None:
         """Return the cached content of a response with its head and framing; None if it must be
-        read."""
+        parsed."""
         latest = self._latest.get(len(response))
         if latest is not None:
             at = len(latest.parts[0])
@@ -160,7 +160,7 @@ class ResponseCache:
         if found is None:
             return None
         id_member = found[0]
-        # The parts joined by the id's member are the whole response.
+        # The parts joined by the id member are the whole response.
         parts = response.split(id_member)
         key = (len(id_member), *parts)
         known = self._known.get(key)
@@ -189,7 +189,7 @@ class ResponseCache:
 
 
 def _are_whole(fragments: Rows) -> Mask:
-    """Return which fragments hold a complete response in one read that ended well and is not too
+    """Return which fragments contain a complete, successful response in one read that is not too
     long."""
     are: Mask = (
         (fragments["reads"] == 1)

@@ -93,7 +93,7 @@ def put_response(columns: ResponseColumns, place: int, reader: ResponseReader) -
 
 def metric_rows(fragments: Rows, responses: ResponseColumns, worker_rank: int) -> Rows:
     """Return rows for the last fragments of finished requests and the columns of their responses,
-    which have the same order. Output tokens are those that the server reports, see `set_tokens`."""
+    in the same order. Output tokens are the server's numbers, see `set_tokens`."""
     rows = np.zeros(len(fragments), dtype=METRIC_DTYPE)
     for name in _FROM_FRAGMENT:
         rows[name] = fragments[name]
@@ -108,14 +108,14 @@ def metric_rows(fragments: Rows, responses: ResponseColumns, worker_rank: int) -
 
 
 def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCounter | None) -> None:
-    """Fill in `output_tokens`, `reasoning_tokens` and, if the dataset does not have them,
+    """Fill in `output_tokens`, `reasoning_tokens` and, if missing in the dataset,
     `input_tokens`.
 
     `output_tokens` are all generated tokens, including reasoning. With a `counter`, both are
-    counted in the received text; without one, they are the server's usage. -1 stays if there is no
-    text, or no usage. The texts of several choices are counted one by one. Tokens without a text
-    are counted by the server alone: a `counter` adds them to those that it finds. Where reasoning
-    is hidden, a summary of it is none of the tokens.
+    counted in the received text; otherwise they come from the server's usage. -1 remains without
+    text or usage. The texts of several choices are counted separately. Only the server counts
+    tokens without text; a `counter` adds them to its own count. If reasoning is hidden, its summary
+    is not counted as tokens.
     """
     unknown = rows["input_tokens"] < 0
     if unknown.any():
@@ -130,7 +130,7 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
             texts += kept
             ends.append(len(texts))
     try:
-        # One call for the whole batch: a call costs the library more than a short text.
+        # One call for the whole batch, since a call costs the library more than a short text.
         counts = counter.count_batch(texts)
     except Exception:
         counts = _count_each(rows, readers, counter, texts, ends[1::2])
@@ -150,8 +150,8 @@ def _count_each(
     texts: list[str],
     ends: Sequence[int],
 ) -> list[int]:
-    """Return the tokens of each text, where the text of one response cannot be counted. That
-    response becomes an error without a text."""
+    """Return the tokens of each text if the text of some response cannot be counted. That response
+    becomes an error without a text."""
     counts = [0] * len(texts)
     for place, (reader, begin, end) in enumerate(zip(readers, [0, *ends], ends, strict=False)):
         try:

@@ -1,4 +1,4 @@
-/* The size of a chunk as it is written in its first line, for both compiled steps. */
+/* Parses the size in the first line of a chunk, for both compiled modules. */
 #include <Python.h>
 
 #define MAX_SIZE_DIGITS 7

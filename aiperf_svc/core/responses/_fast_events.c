@@ -1,8 +1,8 @@
-/* What `fast_events` does for the events that a record processor has met before, compiled.
+/* Compiled version of `fast_events` for events that are in the cache.
  *
- * What is meant is said there, and by `events`, whose sources remain the reference: at
- * the first event that is not known, or not framed as nearly all are, this stops. Built against the
- * stable ABI, so that one library serves every Python from 3.11 on.
+ * `fast_events` and `events` are the reference and document the behaviour. This stops at the first
+ * event that is unknown or has an unusual frame. Built against the stable ABI, so one library works
+ * with every Python from 3.11 on.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -17,7 +17,7 @@ static const char END[] = "\n\n\r\n";
 #define END_SIZE ((Py_ssize_t)sizeof END - 1)
 
 typedef struct {
-    const char *data, *between; /* `between` begins with the end of a size's line */
+    const char *data, *between; /* `between` begins with the end of a size line */
     Py_ssize_t stop, between_size;
     PyObject *known, *texts;
     const int64_t *ends, *stamps;
@@ -26,8 +26,8 @@ typedef struct {
 
 /* --- one event -------------------------------------------------------------------------------- */
 
-/* Offset after the chunk at `at`, and in *rest where it goes on after what is `between` events; -1
- * where it is not one event with that beginning. */
+/* Return the offset after the chunk at `at`, and in *rest the offset after `between`; -1 unless the
+ * chunk is one event with that beginning. */
 static Py_ssize_t plain_chunk(const Source *source, Py_ssize_t at, Py_ssize_t *rest) {
     const char *data = source->data;
     Py_ssize_t size = chunk_size(data, &at, source->stop);
@@ -40,8 +40,8 @@ static Py_ssize_t plain_chunk(const Source *source, Py_ssize_t at, Py_ssize_t *r
     return after;
 }
 
-/* What is known of these bytes, a borrowed reference; NULL where nothing is, or with an
- * exception. */
+/* Return the cached value of these bytes, a borrowed reference; NULL if there is none, or with an
+ * exception set. */
 static PyObject *text_of(const Source *source, Py_ssize_t begin, Py_ssize_t end) {
     PyObject *key = PyBytes_FromStringAndSize(source->data + begin, end - begin);
     if (key == NULL)
@@ -51,10 +51,10 @@ static PyObject *text_of(const Source *source, Py_ssize_t begin, Py_ssize_t end)
     return text;
 }
 
-/* --- as many as there are --------------------------------------------------------------------- */
+/* --- all events ------------------------------------------------------------------------------- */
 
-/* How many, whose gaps are put at `gaps`; moves *at and *read, and adds the bytes of their texts to
- * *size. The event before the first came at `last`. -1: an exception is set. */
+/* Return the number of events, and write their gaps to `gaps`; move *at and *read, and add the bytes
+ * of their texts to *size. The event before the first came at `last`. -1: an exception is set. */
 static Py_ssize_t take(const Source *source, Py_ssize_t *at, Py_ssize_t *read, int64_t last,
                        uint32_t *gaps, Py_ssize_t *size) {
     Py_ssize_t rest, after, its_read = *read, count = 0;
@@ -68,12 +68,12 @@ static Py_ssize_t take(const Source *source, Py_ssize_t *at, Py_ssize_t *read, i
             PyErr_SetString(PyExc_IndexError, "an event after the last read");
             return -1;
         }
-        /* Unsigned, a negative one is too long as well. */
+        /* As an unsigned number, a negative gap is too long as well. */
         uint64_t gap = (uint64_t)source->stamps[its_read] - (uint64_t)last;
         if (gap > UINT32_MAX)
             break;
         Py_ssize_t text_size;
-        /* Encoded once: the text keeps it. */
+        /* Encoded once: the text object caches it. */
         if (PyUnicode_AsUTF8AndSize(text, &text_size) == NULL)
             return -1;
         if (source->texts != Py_None && PyList_Append(source->texts, text) < 0)
@@ -88,7 +88,7 @@ static Py_ssize_t take(const Source *source, Py_ssize_t *at, Py_ssize_t *read, i
 }
 
 static PyObject *take_all(const Source *source, Py_ssize_t at, Py_ssize_t read, int64_t last) {
-    /* No event is shorter than what is between two. */
+    /* No event is shorter than the bytes between two events. */
     Py_ssize_t room = (source->stop - at) / (source->between_size + END_SIZE) + 1;
     uint32_t *gaps = PyMem_Malloc(room * sizeof *gaps);
     if (gaps == NULL)

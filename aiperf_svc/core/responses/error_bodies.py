@@ -1,9 +1,9 @@
-"""What the body of a response says that is not the endpoint's: with a bad status, of another
-content type, or compressed.
+"""Explains response bodies that are not the endpoint's: with an error status, of another content
+type, or compressed.
 
-To force an output length, requests carry `ignore_eos` and `min_tokens`, which vLLM, SGLang and
-others know. OpenAI, Mistral and other servers that check bodies against OpenAI's schema refuse such
-requests with a status of 400 or 422 and a text that names the member; the user gets advice.
+To force an output length, requests contain `ignore_eos` and `min_tokens`, which vLLM, SGLang and
+others support. OpenAI, Mistral and other servers that validate bodies against OpenAI's schema
+refuse them with status 400 or 422 and a text that names the member; the user gets advice.
 """
 
 import re
@@ -54,8 +54,8 @@ _OVERFLOW: Final = re.compile(
     r"|`inputs` (?:tokens|must have less)|maximum number of tokens allowed",
     re.IGNORECASE,
 )
-"""What OpenAI, vLLM, SGLang, llama.cpp, Anthropic, TensorRT-LLM, TGI and Gemini answer to a prompt
-that is longer than the context of the model."""
+"""Responses of OpenAI, vLLM, SGLang, llama.cpp, Anthropic, TensorRT-LLM, TGI and Gemini to a prompt
+that exceeds the model's context."""
 
 
 def kind_of(kind: ErrorKind, message: str) -> ErrorKind:
@@ -64,7 +64,7 @@ def kind_of(kind: ErrorKind, message: str) -> ErrorKind:
 
 
 def hint_for(status: int, body: bytes) -> str:
-    """Return the advice to add to the message of a refused request; empty if there is none."""
+    """Return the advice to add to the message of a refused request; empty without any."""
     if status in _NOT_FOUND and _LACKS_MODEL.search(body):
         return _OTHER_MODEL
     if status not in _REFUSALS:
@@ -74,7 +74,7 @@ def hint_for(status: int, body: bytes) -> str:
 
 
 MESSAGE_CHARACTERS: Final = 500
-"""Most characters of an error's message."""
+"""Maximum characters of an error message."""
 
 
 def said_under(status: int, body: bytes, *, content_coding: str) -> str:
@@ -89,8 +89,8 @@ def said_under(status: int, body: bytes, *, content_coding: str) -> str:
 def explain(
     status: int, body: bytes, *, content_type: str, content_coding: str, expected: Sequence[str]
 ) -> tuple[ErrorKind, str]:
-    """Return what is wrong with a body that is not read as a response, of a status below 400, and
-    the message of it. `expected` are the content types of the endpoint."""
+    """Return the problem of a body that is not parsed as a response, with a status below 400, and
+    its message. `expected` are the content types of the endpoint."""
     if status >= 300:
         message = "" if content_coding else error_message(body)
         text = f"status {status}, and redirects are not followed: {message}"

@@ -1,10 +1,10 @@
-"""A cache of decoded events. Events of different responses differ in the id at their beginning; the
+"""A cache of decoded events. Events of different responses differ in the id at their beginning. The
 rest is one of some thousand tokens, so its decoding is cached.
 
-Why that is correct: JSON is decoded from left to right. If an event's beginning, up to its first
-`[`, is JSON without any content once `[]}` closes it, it always leaves the decoder in the same
-state, whatever the id in it: inside the list of choices, having seen nothing else. From there on,
-the rest alone decides the result. An event with any other beginning is decoded completely every
+This is correct because JSON is decoded from left to right. If an event's beginning, up to its first
+`[`, is JSON without any content when closed by `[]}`, it always leaves the decoder in the same
+state, whatever its id: inside the list of choices, with nothing else found. From there on, only the
+rest determines the result. An event with any other beginning is decoded completely every
 time.
 """
 
@@ -17,34 +17,34 @@ CUT: Final = b"["
 _CLOSE: Final = b"[]}"
 _NO_MEANING: Final = Delta()
 MAX_REST: Final = 256
-"""Longest rest that is cached. Longer ones, with log probabilities for instance, hardly repeat."""
+"""Maximum rest that is cached. Longer ones, for example with log probabilities, rarely repeat."""
 MAX_KNOWN: Final = 8_192
-"""Most cached rests, about 4 MB. Frequent tokens, which are most of any text, soon return."""
+"""Maximum number of cached rests, about 4 MB. Frequent tokens, most of any text, soon return."""
 MAX_SEVERAL: Final = 16
-"""Most choices with caches of their own. Responses with more are read event by event, since each
-number of choices takes memory."""
+"""Maximum number of choices with separate caches. Responses with more are parsed event by event,
+since each number of choices takes memory."""
 
 
 class EventMemo:
     """Caches the results of an endpoint's `parse_event`. Its deltas are shared and must not be
-    changed."""
+    modified."""
 
     def __init__(self, parse_event: Callable[[bytes], Delta]) -> None:
         self._parse_event = parse_event
         self.beginning = b""
-        """Latest beginning that was found to have no content. A stream has only one."""
+        """Latest beginning without content. A stream has only one."""
         self.known: dict[bytes, Delta] = {}
-        """Deltas by the rest that follows a beginning without content and `CUT`, without line
+        """Deltas by the rest after a beginning without content and `CUT`, without line
         ends."""
         self.content: dict[bytes, str] = {}
-        """Those that add only content to the first choice, as nearly all events do."""
+        """Rests that only add content to the first choice, as in nearly all events."""
         self.reasoning: dict[bytes, str] = {}
-        """Those that add only reasoning to the first choice."""
+        """Rests that only add reasoning to the first choice."""
         self._several: dict[int, tuple[dict[bytes, str], dict[bytes, str]]] = {}
         """Content and reasoning of all choices up to an index."""
 
     def parse(self, data: bytes) -> Delta:
-        """Decode an event as `parse_event` does. Raises UNREADABLE."""
+        """Decode an event like `parse_event`. Raises UNREADABLE."""
         beginning, _, rest = data.partition(CUT)
         if not self.is_meaningless(beginning):
             return self._parse_event(data)
@@ -52,7 +52,7 @@ class EventMemo:
         return self._learn(data, rest) if delta is None else delta
 
     def plain(self, last_choice: int) -> tuple[dict[bytes, str], dict[bytes, str]]:
-        """Return the rests that add only content, and those that add only reasoning, to one of the
+        """Return the rests that only add content, and those that only add reasoning, to one of the
         choices up to `last_choice`."""
         if not last_choice:
             return self.content, self.reasoning
@@ -99,7 +99,7 @@ class EventMemo:
 def _note(
     plain: tuple[dict[bytes, str], dict[bytes, str]], rest: bytes, delta: Delta, last_choice: int
 ) -> None:
-    """Add `delta` to the content or the reasoning, if it says no more than that."""
+    """Add `delta` to the content or the reasoning, if it contains nothing else."""
     choice = delta.choice
     if choice > last_choice:
         return

@@ -1,10 +1,10 @@
 """Extracts the events from a response's body and decodes them.
 
 Nearly every server writes one event, ended by LF LF, into one chunk. Then the chunk's framing and
-the event's end are one fixed string, and the part that differs is looked up in a cache
-(`event_cache`). Most of those events only add a token, of which only its time is kept
-(`fast_events`). Everything else (part of a chunk, two events in one, CRLF, a comment) is handled in
-general: first chunks, then events, then JSON.
+the event's end are one fixed string, and the variable part is looked up in a cache (`event_cache`).
+Most of those events only add a token, of which only the time is kept (`fast_events`). Everything
+else (a partial chunk, two events in one chunk, CRLF, a comment) is handled in general: first
+chunks, then events, then JSON.
 """
 
 from collections.abc import Iterable
@@ -27,8 +27,8 @@ from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import Framing
 
 DecodedEvent = tuple[Delta, int]
-"""A decoded event, and the offset of its end, exclusive, within the bytes that were fed. `[DONE]`
-is a finish reason."""
+"""A decoded event, and the exclusive offset of its end within the input bytes. `[DONE]` is a finish
+reason."""
 
 _BEGIN: Final = b"\r\ndata: "
 _LINE: Final = len(_BEGIN)
@@ -60,13 +60,13 @@ class ResponseEvents:
         self._chunks: ChunkedBody | None = None
         self._events: EventStream | None = None
         self.between = b""
-        """Bytes before the text of an event, from its size line on, as `fast_events` takes them.
-        Empty if the next byte does not begin both a chunk and an event other than the first."""
+        """Bytes before the text of an event, from its size line on, in the form of `fast_events`.
+        Empty unless the next byte begins both a chunk and an event other than the first."""
         self.failure: tuple[ErrorKind, str] | None = None
-        """Reason why there are no further events: one was malformed, or of type `error`."""
+        """Reason why no more events follow: one was malformed, or of type `error`."""
 
     def feed(self, data: bytes, at: int, stop: int) -> tuple[list[DecodedEvent], int]:
-        """Return the next events of `data[at:stop]`, up to a token, after which `fast_events` may
+        """Return the next events of `data[at:stop]` up to a token, after which `fast_events` may
         find more, and the offset to continue from (`stop` after a failure). Raises
         ProtocolViolation, EventTooLarge."""
         found: list[DecodedEvent] = []
@@ -108,11 +108,11 @@ class ResponseEvents:
 
     @property
     def is_done_unfinished(self) -> bool:
-        """True if the body ends in a `[DONE]` without its empty line."""
+        """True if the body ends in `[DONE]` without the following empty line."""
         return self._events is not None and self._events.rest.strip() == DONE
 
     def _parse_again(self, payload: bytes, error: Exception) -> Delta | None:
-        """Parse an event that is not JSON, which may be harmless; None is a failure."""
+        """Parse an event that is not JSON but may be valid; None is a failure."""
         try:
             return parse_again(self._memo.parse, payload, error)
         except MalformedResponse as malformed:
@@ -126,8 +126,8 @@ class ResponseEvents:
         )
 
     def _split(self, data: bytes, at: int, stop: int, found: list[DecodedEvent]) -> int:
-        """Add the events of the leading chunks that hold one event each, up to a token, and return
-        the offset after them, including the last chunk if that follows."""
+        """Add the events of leading chunks with one event each, up to a token, and return the
+        offset after them, including the last chunk if it follows."""
         memo, known, sizes = self._memo, self._memo.known, _data_sizes
         while True:
             end = data.find(END, at, stop)
@@ -160,12 +160,12 @@ class ResponseEvents:
 
 
 def _message_of(payload: bytes) -> str:
-    """Return the message of an event of type `error`: its data have an error, are one, or are a
+    """Return the message of an event of type `error`: its data contain an error, are one, or are
     text."""
     found = find_error(payload) or find_error(b'{"error":%b}' % payload)
     return found or error_message(payload)
 
 
 def _begin(memo: EventMemo) -> bytes:
-    """Return the bytes before the text of an event that begins as the latest one."""
+    """Return the bytes before the text of an event with the latest beginning."""
     return _BEGIN + memo.beginning + CUT

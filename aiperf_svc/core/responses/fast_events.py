@@ -1,9 +1,9 @@
 """Counts events that are in the cache: the innermost step of a record processor.
 
 Nearly all events of a stream are one more token, with the same frame and beginning. Their content
-is looked up, and only their time is added to a record. There is a C version (`_fast_events.c`),
-which is used if it has been compiled. Both stop at the first event of any other form, and `events`
-and `reader` continue: they decide what an event means.
+is looked up, and only their time is added to a record. A C version (`_fast_events.c`) is used if it
+has been compiled. Both versions stop at the first event of any other form, where `events` and
+`reader` continue: they determine the meaning of an event.
 """
 
 from array import array
@@ -37,13 +37,13 @@ def interpreted_take_tokens(
     texts: list[str] | None,
 ) -> tuple[int, int, bytes, int]:
     """Take the leading chunks of `data[at:stop]` that consist of a size, `between`, a key of
-    `known`, and `END`. Returns the offset after them, the read that holds the last one, the gap
-    from each event to the one before it (the one before the first came at `last_wall_ns`), and the
+    `known`, and `END`. Returns the offset after them, the read that contains the last one, the gap
+    from each event to the previous one (which came at `last_wall_ns` before the first), and the
     size of their texts in bytes of UTF-8. An event whose gap is negative or over `LONGEST_GAP_NS`
     is not taken.
 
     `between` begins with the end of a size line. `ends` and `stamps` are those of all reads, int64;
-    `read` is one that ends no later than the first such event. Gaps are uint32, in the machine's
+    `read` is a read that ends no later than the first such event. Gaps are uint32, in the machine's
     byte order. The value in `known` of each event is added to `texts`. Raises IndexError for an
     event after the last read.
     """
@@ -51,7 +51,7 @@ def interpreted_take_tokens(
     while (end := data.find(END, at, stop)) >= 0:
         size, _, rest = data[at:end].partition(between)
         text = known.get(rest)
-        # Not in the usual form: the general code reads it.
+        # Not in the usual form, so the general code parses it.
         if text is None or size != b"%x" % (end - at - len(size)):
             break
         after, its_read = end + len(END), read

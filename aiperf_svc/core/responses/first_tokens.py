@@ -1,7 +1,7 @@
-"""Finds the first token of responses while they come.
+"""Detects the first token of responses while they arrive.
 
-Only a load with a limit on requests in prefill needs to know it at once; all others learn it from
-the records. It is the same first token: a content, reasoning or tool-call delta.
+Only a load with a limit on requests in prefill needs this immediately; all others use the records.
+The definition is the same: a content, reasoning or tool-call delta.
 """
 
 from typing import Any
@@ -12,16 +12,16 @@ from aiperf_svc.core.responses.response_format import ResponseFormat
 
 
 class FirstTokens:
-    """The responses that have begun and have had no token yet."""
+    """The responses that have begun but have no token yet."""
 
     def __init__(self, format: ResponseFormat) -> None:
         self._format = format
         self._begun: dict[Any, tuple[ResponseEvents | None, int]] = {}
-        """Parser of the events, None for a response without any, and how many bytes it has had."""
+        """Parser of the events (None for a response without any), and the bytes it has received."""
 
     def has_come(self, request: Any, raw: bytearray, *, body_offset: int, framing: int) -> bool:
-        """Return whether the response to `request` has had its first token; `raw` is all that has
-        come of it, and its headers end at `body_offset`. Must not be asked again after that."""
+        """Return whether the response to `request` has its first token. `raw` are all bytes so far,
+        with headers up to `body_offset`. Must not be called again once it is True."""
         events, taken = self._begun.get(request) or (self._begin(raw, body_offset, framing))
         if events is not None:
             data = bytes(memoryview(raw)[taken:])
@@ -30,7 +30,7 @@ class FirstTokens:
                     self.forget(request)
                     return True
             except Exception:
-                events = None  # An error, which its record will say.
+                events = None  # An error, which its record will report.
         self._begun[request] = events, len(raw)
         return False
 

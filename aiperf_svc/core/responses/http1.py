@@ -1,8 +1,8 @@
-"""Parses HTTP/1.1 response heads and chunked bodies (RFC 9112), as far as a client of JSON APIs
-needs them.
+"""Parses HTTP/1.1 response heads and chunked bodies (RFC 9112), to the extent that a client of JSON
+APIs needs.
 
-The worker uses heads and chunk sizes to find where a response ends; a record processor removes the
-framing. Neither copies a body: pieces of it are given as offsets into the caller's bytes.
+The worker uses heads and chunk sizes to find the end of a response; a record processor removes the
+framing. Neither copies a body: its pieces are offsets into the caller's bytes.
 """
 
 import re
@@ -12,28 +12,28 @@ from typing import Final, NamedTuple
 from aiperf_svc.protocol.records import Framing
 
 MAX_CHUNK_LINE: Final = 1_024
-"""Most bytes of a chunk's size line, or of a trailer; no sensible server sends longer ones."""
+"""Maximum bytes of a chunk's size line or of a trailer; no sensible server sends longer ones."""
 _MAX_LENGTH_DIGITS: Final = 15
 _SHOWN: Final = 40
-"""Most characters of a header's value in a message."""
+"""Maximum characters of a header's value in a message."""
 _MAX_SIZE_DIGITS: Final = 8
 _HEX_DIGITS: Final = b"0123456789abcdefABCDEF"
 _KNOWN_LINES: Final = 4_096
 _PRINTABLE: Final = re.compile(rb"[\t -~]+")
 
 Piece = tuple[int, int]
-"""Begin and end, exclusive, of body bytes within the bytes that were fed."""
+"""Begin and exclusive end of body bytes within the input bytes."""
 
 
 class ProtocolViolation(ValueError):
-    """Raised for bytes that are not HTTP/1.1, or a broken framing of the body."""
+    """The bytes are not HTTP/1.1, or the framing of the body is broken."""
 
 
 class Head(NamedTuple):
     """Content of a status line and headers."""
 
     status: int
-    """HTTP status; below 200 in an interim response, which another head follows."""
+    """HTTP status; below 200 for an interim response, which another head follows."""
     framing: int
     """Value of `Framing`."""
     length: int
@@ -46,9 +46,9 @@ class Head(NamedTuple):
 
 
 def parse_head(raw: bytes, *, method: str = "POST") -> Head:
-    """Parse the bytes up to and with the empty line. Raises ProtocolViolation.
+    """Parse the bytes up to and including the empty line. Raises ProtocolViolation.
 
-    `method` is the request's: the response to a HEAD has no body whatever its headers say.
+    `method` is the request's: the response to HEAD has no body, whatever its headers contain.
     """
     if not raw.endswith(b"\r\n\r\n"):
         raise ProtocolViolation(f"a head without its empty line: {raw[-80:]!r}")
@@ -85,8 +85,8 @@ def parse_head(raw: bytes, *, method: str = "POST") -> Head:
 
 
 def issued_header(raw: bytes, name: str) -> bytes:
-    """Return a header of a response as a line of a request; empty if it has none that a request may
-    have."""
+    """Return a response header as a header line for requests; empty without a value allowed in
+    requests."""
     wanted = name.lower().encode()
     for line in raw.split(b"\r\n"):
         found, _, value = line.partition(b":")
@@ -121,7 +121,7 @@ def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tup
 
 def chunk_size(line: bytes) -> int:
     """Return the size in a chunk's first line, without its extensions; -1 if it is invalid. Leading
-    zeros are legal, and some servers pad to a fixed width with them."""
+    zeros are legal, and some servers pad with them to a fixed width."""
     digits = line.split(b";", 1)[0].strip(b" \t\r\n")
     significant = digits.lstrip(b"0")
     if not digits or len(significant) > _MAX_SIZE_DIGITS or significant.strip(_HEX_DIGITS):
@@ -147,7 +147,7 @@ _SIZE, _DATA, _DATA_END, _TRAILER, _NOTHING = range(5)
 
 
 class ChunkedBody:
-    """Removes the chunked framing from a body that comes in arbitrary parts."""
+    """Removes the chunked framing from a body that arrives in arbitrary parts."""
 
     __slots__ = ("_left", "_line", "_state")
 
@@ -198,7 +198,7 @@ class ChunkedBody:
 
     def _feed_whole(self, data: bytes, at: int, stop: int, pieces: list[Piece]) -> int:
         """Read the complete leading chunks in as few steps as possible, since most chunks are
-        complete. Returns the offset of the first incomplete one."""
+        complete. Returns the offset of the first incomplete chunk."""
         find, known, add = data.find, _known_sizes.get, pieces.append
         while True:
             begin = find(b"\n", at, stop) + 1

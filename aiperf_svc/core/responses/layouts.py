@@ -1,10 +1,10 @@
-"""Caches where the framing of a complete response is: short responses of one server repeat it
-exactly.
+"""Caches the position of the framing in complete responses, because short responses of a server
+repeat it exactly.
 
-To find the end of a response, its head and each chunk's size line are read; nothing else matters.
-Responses of one length mostly have the same head and the same size lines at the same offsets. So
-the framing of a response that has been parsed once is cached: a `struct` picks just those bytes out
-of the next one, and one comparison replaces the parsing.
+Only the head and each chunk's size line are needed to find the end of a response. Responses of the
+same length mostly have the same head and the same size lines at the same offsets. So the framing of
+a parsed response is cached: a `struct` extracts these bytes from the next response, and one
+comparison replaces the parsing.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from aiperf_svc.core.responses.http1 import chunk_size
 from aiperf_svc.protocol.records import Framing
 
 MAX_LAYOUTS: Final = 1_024
-"""Most layouts: one for each length of a response."""
+"""Maximum number of layouts: one for each length of a response."""
 _MAX_CHUNKS: Final = 32
-"""Most chunks of a cached layout. Longer responses vary too much in length to repeat."""
+"""Maximum chunks of a cached layout. Longer responses vary too much in length to repeat."""
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class Layout(NamedTuple):
-    """Layout that all responses share for which `pick(response) == picked`."""
+    """Layout of all responses for which `pick(response) == picked`."""
 
     pick: Callable[[bytes], tuple[Any, ...]]
     picked: tuple[Any, ...]
@@ -37,8 +37,8 @@ class Layout(NamedTuple):
 
 
 def layout_of(response: bytes, *, status: int, framing: int, body_offset: int) -> Layout | None:
-    """Return the layout of a response that ends with its last byte; None if it is not worth
-    caching.
+    """Return the layout of a response that ends with its last byte; None if caching is not
+    worthwhile.
 
     `body_offset` is the length of its head, including interim ones before it.
     """

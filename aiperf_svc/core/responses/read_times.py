@@ -1,9 +1,9 @@
 """Finds when the bytes of a batch arrived: maps an offset to the timestamp of its read.
 
-An event's time is the kernel's timestamp of the read that holds the event's last byte. Segments
-that wait unread merge into one read and keep only the newest timestamp. So an event that is not the
-last thing in its read may have come earlier, but not before the previous poll (which found nothing
-to read here) nor before the previous read.
+An event's time is the kernel's timestamp of the read with the event's last byte. Unread segments
+merge into one read and keep only the newest timestamp. So an event that is not the last one in its
+read may have arrived earlier, but not before the previous poll (which found nothing to read here)
+or the previous read.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ class ReadTimes:
     __slots__ = ("ends", "polled", "stamps")
 
     def __init__(self, reads: Rows, ends: NDArray[np.int64], counts: Rows | None = None) -> None:
-        """Prepare the reads of a batch. `reads` are READ_DTYPE rows, `ends` their ends, exclusive,
+        """Prepare the reads of a batch. `reads` are READ_DTYPE rows, `ends` their exclusive ends
         within the bodies, `counts` the number of reads of each fragment."""
         stamps = reads["stamp_wall_ns"]
         if counts is not None:
@@ -35,8 +35,8 @@ class ReadTimes:
         self.polled = np.ascontiguousarray(reads["polled_wall_ns"]).data
 
     def uncertainty_ns(self, data: bytes, end: int, read: int, previous_wall_ns: int) -> int:
-        """Return how much earlier than its read's timestamp an event that ends at offset `end` of
-        the bodies `data` may have come.
+        """Return how much earlier than its read's timestamp an event may have arrived that ends at
+        offset `end` of the bodies `data`.
 
         `previous_wall_ns` is the timestamp of the connection's previous read, or the request's
         start.
@@ -51,17 +51,17 @@ class ReadTimes:
 
 
 def in_order(stamps: Rows, counts: Rows) -> Rows:
-    """Return timestamps of which none is later than one that follows it in the same fragment.
+    """Return timestamps such that none is later than a following one in the same fragment.
 
-    A read without a kernel timestamp has the event loop's time, at which later bytes may have been
-    waiting with earlier timestamps of their own. They came after its own bytes, so the earliest of
-    them is the better bound. `counts` is the number of reads of each fragment.
+    A read without a kernel timestamp has the event loop's time. Later bytes with earlier timestamps
+    may already have been waiting then. They came after the read's own bytes, so their earliest
+    timestamp is a better bound. `counts` is the number of reads of each fragment.
     """
     backwards = np.flatnonzero(stamps[1:] < stamps[:-1])
     if not len(backwards):
         return stamps
     ends = np.cumsum(counts, dtype=np.int64)
-    # Reads of the next fragment belong to another connection and are in no order with these.
+    # Reads of the next fragment belong to another connection, so there is no order between them.
     fragments = np.searchsorted(ends, backwards, side="right")
     within = np.unique(fragments[backwards + 1 < ends[fragments]])
     if len(within):
@@ -73,8 +73,8 @@ def in_order(stamps: Rows, counts: Rows) -> Rows:
 
 
 def ends_of_reads(reads: Rows, counts: Rows, messages: Rows) -> NDArray[np.int64]:
-    """Return the ends of reads within the bodies of a batch, in which the error text of each
-    fragment (`messages` bytes) follows its reads (`counts` rows)."""
+    """Return the ends of reads within the bodies of a batch, where each fragment's error text
+    (`messages` bytes) follows its reads (`counts` rows)."""
     ends: NDArray[np.int64] = np.cumsum(reads["length"], dtype=np.int64)
     if messages.any():
         before = np.cumsum(messages, dtype=np.int64) - messages

@@ -1,35 +1,35 @@
-"""Reads one response: from the raw bytes of its fragments to times, counts and errors.
+"""Parses one response: from the raw bytes of its fragments to times, counts and errors.
 
-Between fragments an open response keeps what its parsers have not finished, four bytes for each
-content chunk, and its text only if tokens are to be counted: a held connection must stay cheap.
+Between fragments an unfinished response only stores its parsers' incomplete input, four bytes per
+content chunk, and its text if tokens are counted, so that an open connection stays cheap.
 
-Which errors are found here, and in which order:
+The following errors are detected, in this order:
 
 - STATUS: a redirect (300 to 399), which is not followed. The worker itself reports 400 and above;
   the message is taken from the body.
-- CONTENT_TYPE: not what the endpoint responds with, or compressed; SERVER when the body is an error
-  object. A response that states no type is read all the same.
+- CONTENT_TYPE: not a type of the endpoint, or compressed; SERVER if the body is an error object. A
+  response without a type is parsed anyway.
 - PROTOCOL: broken framing. MALFORMED: an event or body that is not the endpoint's JSON.
   SERVER: an error object, or an event of type `error`. ABORTED: a finish reason such as `abort`.
-  TOO_LARGE: an event or body that does not end, or that finds no room beside all others. The first
-  of these ends the reading.
-  An exception that the reading of a response or the counting of its text causes is one MALFORMED
-  response too, and never the end of the record processor.
-- DISCONNECTED: a stream that ended in good order, but with neither `[DONE]` nor a finish reason of
-  each of its choices: proxies turn a broken backend into exactly this. An API of the user's own may
-  have neither.
-- EMPTY: a whole response without any content, unless it states that the first token ended it.
+  TOO_LARGE: an event or body that does not end, or that exceeds the memory of all responses. The
+  first of these ends the parsing.
+  An exception while a response is parsed or its text is counted also makes one MALFORMED response,
+  and never ends the record processor.
+- DISCONNECTED: a stream that ended properly, but without `[DONE]` and without a finish reason of
+  each choice: proxies turn a broken backend into exactly this. A user-defined API may have
+  neither.
+- EMPTY: a complete response without any content, unless its first token ended it.
 
-What was wrong with the response came before the way in which it ended, so it takes precedence over
-a time-out or a disconnect that the worker reports. A cancelled or abandoned request stays that.
+Errors of the content precede the end of the response, so they take precedence over a timeout or a
+disconnect reported by the worker. A cancelled or abandoned request keeps its outcome.
 
-Two questions are answered when the response has ended, by the counts that the server states:
+Two questions are decided at the end of a response, from the counts that the server reports:
 
-- Were the reasoning tokens streamed? OpenAI counts them and sends none of them, others send a
-  summary. They are hidden if the reasoning that came is shorter than one byte for each of them, or
-  than `SUMMARY_BYTES` where it also came in fewer than half as many events.
-- Was a delta with an empty text a token? vLLM sends one for a token that has no text, such as a
-  special one; other servers open a message with it. If the stated tokens are as many as all deltas,
+- Were the reasoning tokens streamed? OpenAI counts them but sends none of them, others send a
+  summary. They are hidden if the received reasoning has less than one byte per token, or less than
+  `SUMMARY_BYTES` per token and fewer than half as many events.
+- Was a delta with an empty text a token? vLLM sends one for a token without text, such as a special
+  token; other servers begin a message with it. If the reported tokens equal the number of deltas,
   each delta was a token.
 """
 
@@ -64,27 +64,27 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import CONTRADICTORY_TOKENS, Framing
 
 MAX_BODY_BYTES: Final = MAX_EVENT_BYTES
-"""Largest body that is one JSON document."""
+"""Maximum size of a body that is one JSON document."""
 TEXT_BYTES: Final = 64
 """Memory of each token's text besides its characters."""
 SUMMARY_BYTES: Final = 2
-"""Bytes a token below which a text has other tokens than stated, unless there is an event for each
-of them. Tokenizers make three to five bytes of a token in all languages that they are made for."""
+"""Bytes per token below which a text does not contain the reported tokens, unless there is an event
+for each. Tokenizers yield three to five bytes per token in all languages they are made for."""
 THINKING: Final = ("<think>", "<mm:think>")
-"""Marks of reasoning within a content, at its beginning."""
+"""Markers of reasoning at the beginning of a content."""
 SHORT_REASONING: Final = 16
-"""Tokens of reasoning of which this is not judged: a few short words, or marks without a text."""
+"""Maximum reasoning tokens that are exempt from this rule: a few short words, or only markers."""
 SILENT_TOKENS: Final = 2
-"""Most tokens of a stream that had no delta, where all others had one each: the end of the text, or
-a token that completes no character."""
+"""Maximum tokens of a stream without a delta, if all others had one each: the end of the text, or a
+token that completes no character."""
 ERROR_BODY_BYTES: Final = 16_384
-"""Most bytes kept of a body that is only read for its error message."""
+"""Maximum bytes stored of a body that is only parsed for its error message."""
 
 _MAX_UINT32: Final = 2**32 - 1
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _STATUS = int(ErrorKind.STATUS)
 _CUT = (int(Outcome.CANCELLED), int(Outcome.ABANDONED))
-"""Outcomes of requests that ended at our side, whatever had come."""
+"""Outcomes of requests that our side ended, whatever had arrived."""
 
 
 class ResponseReader:
@@ -94,7 +94,7 @@ class ResponseReader:
     """Chunks of a body that is not a stream of events."""
     _body: bytearray | None = None
     _is_ended = False
-    """True when `[DONE]` has come, or every choice has ended."""
+    """True when `[DONE]` has arrived or every choice has ended."""
     _finished = 0
     """Choices that have ended, one bit each."""
     _finish_word = ""
@@ -108,28 +108,28 @@ class ResponseReader:
 
     first_token_wall_ns = 0
     gaps_ns: "array[int] | None" = None
-    """Gaps between content-bearing events of a stream: uint32, or int64 once one was longer than
-    4.29 s, or negative. None for a single event."""
+    """Gaps between events with content in a stream: uint32, or int64 after a gap that was negative
+    or longer than 4.29 s. None for a single event."""
     first_output_wall_ns = 0
     last_token_wall_ns = 0
     text_bytes = 0
-    """Size of the output without reasoning, in UTF-8; sounds as they were sent."""
+    """Size of the output without reasoning, in UTF-8; sounds in the form they were sent."""
     reasoning_bytes = 0
-    """Size of the reasoning, without what the API says is a summary."""
+    """Size of the reasoning, without the summary as marked by the API."""
     _first_content = ""
     """Content of the first event with output."""
     _reasoning_events = -1
-    """Events before the first output; -1 until that has come."""
+    """Number of events before the first output; -1 until it arrives."""
     _blanks: "array[int] | None" = None
     """For each delta with an empty text: the number of tokens before it, and its time."""
     _opening_wall_ns = 0
-    """Time of the delta that opens the message with its role."""
+    """Time of the delta that begins the message with its role."""
     _blank_uncertainties_ns = (0, 0)
     """Uncertainties of the first and the last of these times."""
     blank_tokens = 0
-    """Those of these deltas that were tokens."""
+    """Number of these deltas that were tokens."""
     blank_lead_us = 0
-    """Time from the first of these deltas to the first token, where the delta may have been a
+    """Time from the first of these deltas to the first token, if the delta may have been a
     token."""
     ttft_uncertainty_ns = 0
     last_uncertainty_ns = 0
@@ -137,7 +137,7 @@ class ResponseReader:
     usage_completion_tokens = -1
     usage_reasoning_tokens = -1
     usage_cached_tokens = -1
-    """CONTRADICTORY_TOKENS if the prompt's counts were stated twice, with different values."""
+    """CONTRADICTORY_TOKENS if the prompt's counts were reported twice with different values."""
     usage_cache_write_tokens = -1
     drafts = Drafts()
     finish_reason = int(FinishReason.NONE)
@@ -145,7 +145,7 @@ class ResponseReader:
     error = 0
     message = ""
 
-    # Used by the assembler, which sums up the fields that are not in the bytes.
+    # Used by the assembler, which sums the fields that are not in the bytes.
     next_part = 0
     bytes_in = 0
     read_count = 0
@@ -155,7 +155,7 @@ class ResponseReader:
         self._format = format
         self._last_choice = format.last_choice
         self._stamp = write_wall_ns
-        """Timestamp of the last read: later events cannot have come before it."""
+        """Timestamp of the last read. Later events cannot be earlier."""
         if format.keeps_text:
             self.text: list[str] = []
             self.reasoning: list[str] = []
@@ -194,24 +194,24 @@ class ResponseReader:
 
     @property
     def token_events(self) -> int:
-        """Number of events of a stream that had a token."""
+        """Number of events of a stream with a token."""
         return len(self.gaps_ns) + 1 if self.gaps_ns else int(self.first_token_wall_ns > 0)
 
     @property
     def hidden_tokens(self) -> int:
-        """Reasoning tokens that the server counts and has not streamed."""
+        """Reasoning tokens that the server counts but has not streamed."""
         stated, total = self.usage_reasoning_tokens, self.usage_completion_tokens
         size = self.reasoning_bytes
         if total < stated or (stated <= size and not self._is_summarised(stated, size)):
             return 0
-        # Reasoning may be part of the content. Then there is more of that than of other tokens.
+        # Reasoning may be part of the content, which then exceeds the other tokens.
         begins_with_thinking = self._first_content.lstrip().startswith(THINKING)
         is_inline = begins_with_thinking or self.token_events > total - stated
         return 0 if is_inline and self.text_bytes >= total else stated
 
     def _is_summarised(self, stated: int, size: int) -> bool:
-        """Return whether reasoning of so many bytes is too short for the stated tokens, and came in
-        too few events for them."""
+        """Return whether reasoning of this size is too short for the reported tokens, with too few
+        events for them."""
         is_long = size >= SUMMARY_BYTES * (stated - SHORT_REASONING)
         if is_long or not self.first_token_wall_ns:
             return False
@@ -219,7 +219,7 @@ class ResponseReader:
         return 2 * (self.token_events if events < 0 else events) < stated
 
     def give_up(self, message: str) -> None:
-        """Stop reading, and drop what is held."""
+        """Stop parsing and drop the stored data."""
         if not self.error:
             self._fail(ErrorKind.TOO_LARGE, message)
         self._events = self._body = self.gaps_ns = self._blanks = None
@@ -228,8 +228,8 @@ class ResponseReader:
             self._choices = None if self._choices is None else {}
 
     def take_head(self, raw: bytes, framing: int) -> None:
-        """Read status line and headers of the response, including interim ones before it; `framing`
-        as the worker has found it."""
+        """Parse status line and headers of the response, including preceding interim ones;
+        `framing` is the worker's result."""
         try:
             head, self._mode = self._format.take_heads(raw)
         except ProtocolViolation as violation:
@@ -247,9 +247,9 @@ class ResponseReader:
     def take(
         self, data: bytes, at: int, stop: int, reads: ReadTimes, first: int, count: int
     ) -> None:
-        """Read the body bytes `data[at:stop]`, still in their framing.
+        """Parse the body bytes `data[at:stop]`, still in their framing.
 
-        They came in `count` reads starting with `first`, which may begin before `at`.
+        They arrived in `count` reads starting with `first`, which may begin before `at`.
         """
         if self._mode != NO_HEAD and not self.error:
             try:
@@ -313,7 +313,7 @@ class ResponseReader:
                         elif not (self._opening_wall_ns or self.first_token_wall_ns):
                             self._opening_wall_ns = reads.stamps[blank_read]
                         elif not self._last_choice:
-                            # Each delta has a role, so the first one is like the others.
+                            # Each delta has a role, so the first one is not special.
                             uncertainty = self._uncertainty(data, end, reads, blank_read, first)
                             if self._blanks is None and self._opening_wall_ns:
                                 self._take_blank(self._opening_wall_ns, uncertainty)
@@ -351,8 +351,8 @@ class ResponseReader:
             self.first_output_wall_ns = stamp
             self._reasoning_events = self.token_events - 1
             self._first_content = delta.content
-        # From here on, most tokens only add their times, and their texts. Texts of several choices
-        # are kept apart, which needs their events one by one.
+        # From here on, most tokens only add their times and texts. Texts of several choices are
+        # kept separately, which requires their individual events.
         if self._choices is None and (is_first_output or not self.first_output_wall_ns):
             content, reasoning = self._format.memo.plain(self._last_choice)
             if is_first_output:
@@ -376,7 +376,7 @@ class ResponseReader:
         self._blank_uncertainties_ns = self._blank_uncertainties_ns[0], uncertainty
 
     def _take_choice(self, choice: int) -> None:
-        """Record that the response has more choices than were known, so it has not ended yet."""
+        """Record that the response has more choices than known, so it has not ended yet."""
         self._last_choice = choice
         self._is_ended = False
         if self._format.keeps_text:
@@ -432,9 +432,9 @@ class ResponseReader:
                 self.give_up(f"a body of over {MAX_BODY_BYTES // 2**20} MiB")
 
     def _take_usage(self, delta: Delta) -> None:
-        """Handle a usage object. Some servers send it with every event, or parts of it: the last
-        value of each count is used. No prompt has no tokens: gateways open a message with zeros,
-        before the counts are known to them or without ever stating them."""
+        """Handle a usage object. Some servers send all or parts of it with every event; the last
+        value of each count is used. Zero prompt tokens are ignored: gateways begin a message with
+        zeros before they know the counts, or without ever reporting them."""
         if delta.prompt_tokens > 0:
             self._take_prompt(delta)
         if delta.completion_tokens >= 0:
@@ -445,7 +445,7 @@ class ResponseReader:
             self.usage_reasoning_tokens = delta.reasoning_tokens
 
     def _take_prompt(self, delta: Delta) -> None:
-        """Record the counts of the prompt. Anthropic's last usage may leave out the cached ones."""
+        """Record the counts of the prompt. Anthropic's last usage may omit the cached ones."""
         cached, prompt = self.usage_cached_tokens, self.usage_prompt_tokens
         if cached >= 0 and delta.cached_tokens < 0:
             return
@@ -473,7 +473,7 @@ class ResponseReader:
             self.reasoning.append(delta.reasoning)
 
     def _fail_unread(self, error: Exception) -> None:
-        """Record an exception that no response should cause: all other responses go on."""
+        """Record an unexpected exception, so that all other responses continue."""
         self.give_up("")
         name = type(error).__name__
         self._fail(ErrorKind.MALFORMED, f"the response could not be read: {name}: {error}")
@@ -485,13 +485,13 @@ class ResponseReader:
     # --- the end ---------------------------------------------------------------------------------
 
     def finish(self, outcome: int, error: int, message: str, status: int) -> None:
-        """Record how the request ended for the worker; sets `outcome`, `error`, `message`."""
+        """Record how the worker ended the request; sets `outcome`, `error`, `message`."""
         try:
             if self._blanks is not None and self.first_token_wall_ns:
                 self._judge_blanks(self._blanks)
             is_good = outcome == _COMPLETED and not self.error
             if is_good and self._is_ended and self.first_token_wall_ns:
-                return  # a stream as it should be
+                return  # A good stream.
             if outcome in _CUT:
                 self.outcome, self.error, self.message = outcome, 0, ""
                 return
@@ -512,8 +512,8 @@ class ResponseReader:
             self.message = one_line(self.message, limit=MESSAGE_CHARACTERS)
 
     def fail_counting(self, error: Exception) -> None:
-        """Record that a tokenizer has failed for the text of this finished response. It is an
-        error unless it was cut, as if it could not be read."""
+        """Record that a tokenizer failed for the text of this finished response. Unless it was cut,
+        it becomes an error, like an unreadable response."""
         if self.outcome == _COMPLETED:
             self.outcome = _ERRORED
             name = type(error).__name__
@@ -532,7 +532,7 @@ class ResponseReader:
             self.blank_lead_us = min(max(0, lead_us), _MAX_UINT32)
 
     def _insert_tokens(self, positions: list[int], stamps: list[int]) -> None:
-        """Add tokens with these times, each after so many others."""
+        """Add tokens with these times, each after a given number of others."""
         known = list(accumulate(self.gaps_ns or (), initial=self.first_token_wall_ns))
         times: list[int] = []
         taken = 0
@@ -603,7 +603,7 @@ class ResponseReader:
                 self._keep_text(delta)
 
     def _ended_at_once(self) -> bool:
-        """Return whether a response without content is complete: the model may end it with its
+        """Return whether a response without content is complete. The model may end it with its
         first token, which has no text, or after hidden reasoning."""
         shown = self.usage_completion_tokens - max(self.usage_reasoning_tokens, 0)
         if self.finish_reason not in ENDS_WITHOUT_CONTENT or shown > 1:

@@ -1,10 +1,10 @@
-"""Whether a complete response counts as an error, which its status does not show: a cut stream, an
-error object, no content, a finish reason such as `abort`.
+"""Checks whether a complete response with a success status is an error: a cut stream, an error
+object, no content, a finish reason such as `abort`.
 
-The record processor decides that for the results. The history of a conversation may not contain
+The record processor decides this for the results. The history of a conversation must not contain
 such a response either, so a worker asks the same `ResponseReader` before the next turn. Nearly all
 streams are good: they have content at their beginning, a finish reason at their end, and no error
-object. These are not read again, to keep the time between two turns short.
+object. These are not parsed again, to keep the time between two turns short.
 """
 
 import re
@@ -23,17 +23,17 @@ from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import READ_DTYPE
 
 _EDGE_BYTES: Final = 4_096
-"""Bytes at the beginning and the end of a stream in which its first content and its finish reason
-are looked for."""
+"""Bytes at the beginning and the end of a stream that are searched for its first content and its
+finish reason."""
 _ERROR: Final = re.compile(rb'error(?!"\s*:\s*null)')
-"""What errors have: as a member, a type or a field of an event. In a text it costs the reading."""
+"""Matches errors: a member, a type or a field of an event. A match in a text only costs a parse."""
 _DETAIL: Final = b'"detail"'
-"""What errors without it have. Two searches take less time than one for both."""
-_NO_GOOD_END: Final = FAILURES | {FinishReason.NONE}
+"""Matches errors without it. Two searches are faster than one for both."""
+_BAD_ENDINGS: Final = FAILURES | {FinishReason.NONE}
 
 
 def error_of(raw: bytes, *, body_offset: int, framing: int, format: ResponseFormat) -> str:
-    """Return the message of the error as which a complete response counts; empty if it is good.
+    """Return the error message of a complete response; empty if it is good.
 
     Raises ProtocolViolation if its head cannot be read.
     """
@@ -59,7 +59,7 @@ def _is_good_stream(body: bytes, format: ResponseFormat) -> bool:
     with suppress(*UNREADABLE):
         words = (delta.finish_reason for delta in _deltas(reversed(last), format))
         end = finish_reason_of(next(filter(None, words), ""))
-        return end not in _NO_GOOD_END and any(each.has_output for each in _deltas(first, format))
+        return end not in _BAD_ENDINGS and any(each.has_output for each in _deltas(first, format))
     return False
 
 

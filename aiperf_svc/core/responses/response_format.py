@@ -1,4 +1,4 @@
-"""The format of the responses of a run: what all of them share, and how each is to be read."""
+"""The format of a run's responses: their common properties, and how to parse each one."""
 
 from typing import Final
 
@@ -11,16 +11,16 @@ from aiperf_svc.core.responses.http1 import Head, parse_head
 _KNOWN_HEADS: Final = 512
 
 NO_HEAD, STREAM, BODY, ERROR_BODY = range(4)
-"""Modes in which a response is read."""
+"""Modes in which a response is parsed."""
 
 
 class ResponseFormat:
-    """Format of a good response, the same for all responses of a run."""
+    """Format of a good response, common to all responses of a run."""
 
     def __init__(
         self, endpoint: Endpoint, *, is_streaming: bool, keeps_text: bool, choices: int = 1
     ) -> None:
-        """Set up the format; each request asks for `choices` choices."""
+        """Set up the format. Each request asks for `choices` choices."""
         self.memo = EventMemo(endpoint.parse_event)
         self.parse_body = endpoint.parse_body
         self.content_types = endpoint.content_types(streaming=is_streaming)
@@ -42,10 +42,10 @@ class ResponseFormat:
         )
 
     def take_heads(self, raw: bytes) -> tuple[Head, int]:
-        """Return the last of the heads in `raw` (interim ones come before it), and the mode in
-        which to read the body. Raises ProtocolViolation.
+        """Return the last of the heads in `raw` (interim heads precede it), and the mode for
+        parsing the body. Raises ProtocolViolation.
 
-        Servers repeat their heads exactly within a second, so parsed ones are cached.
+        Servers repeat their heads exactly within a second, so parsed heads are cached.
         """
         known = self._known.get(raw)
         if known is None:

@@ -1,8 +1,8 @@
-"""Parses server-sent events (WHATWG HTML, section 9.2.6) that come in arbitrary parts.
+"""Parses server-sent events (WHATWG HTML, section 9.2.6) that arrive in arbitrary parts.
 
 An event is complete with the byte that ends its empty line, which may be LF, CR, or the CR of a
-CRLF (the LF may come much later, and no reader waits for it). That byte's position is reported with
-the event, so that the caller can look up when it came.
+CRLF (the LF may arrive much later, and no reader waits for it). The position of that byte is
+reported with the event, so the caller can look up its time.
 """
 
 from collections.abc import Iterable
@@ -15,21 +15,21 @@ _SPACE: Final = 0x20
 _BOM: Final = b"\xef\xbb\xbf"
 
 MAX_EVENT_BYTES: Final = 80 * 2**20
-"""Most bytes of an incomplete event. Large ones are images; beyond this no end is expected."""
+"""Maximum bytes of an incomplete event. Large ones are images; beyond this no end is expected."""
 _PART_BYTES: Final = 64
-"""Memory of a part of such an event besides its bytes."""
+"""Memory overhead of a part of such an event."""
 
 _ERROR: Final = b"error"
 _KEEP_ALIVE_TYPES: Final = frozenset((b"ping", b"keepalive", b"keep-alive", b"heartbeat"))
 """Types of events that only keep a connection open, whatever their data."""
 
 Event = tuple[bytes, int, bool]
-"""Data, lines joined by LF; end, exclusive, within the bytes that were fed; True if its type is
+"""Data with lines joined by LF; exclusive end within the input bytes; True if its type is
 `error`."""
 
 
 class EventTooLarge(ValueError):
-    """Raised when an event exceeds `MAX_EVENT_BYTES`."""
+    """An event exceeds `MAX_EVENT_BYTES`."""
 
 
 class EventStream:
@@ -38,14 +38,14 @@ class EventStream:
     __slots__ = ("_after_cr", "_data", "_is_first_line", "_line", "_type", "held_bytes")
 
     def __init__(self, *, has_begun: bool = False) -> None:
-        """Start a stream; with `has_begun`, its beginning was read elsewhere."""
+        """Start a stream. With `has_begun`, its beginning was parsed elsewhere."""
         self._line: list[bytes] | None = None
         """Parts of an unfinished line, joined only once, since a line may have many thousands."""
         self._data: list[bytes] | None = None
         self.held_bytes = 0
         """Approximate memory of the incomplete event."""
         self._type = b""
-        """Type of the incomplete event, if its type decides how it is read."""
+        """Type of the incomplete event, if it affects the parsing."""
         self._after_cr = False
         self._is_first_line = not has_begun
 
@@ -81,7 +81,7 @@ class EventStream:
 
     @property
     def rest(self) -> bytes:
-        """Data of the incomplete event; by the standard it is not an event."""
+        """Data of the incomplete event, which is not an event according to the standard."""
         lines = list(self._data or ())
         line = b"".join(self._line or ())
         if line.startswith(b"data:"):
@@ -109,7 +109,7 @@ class EventStream:
         if self._line is not None:
             self._line.append(line)
             line = b"".join(self._line)
-            # The part that was just added has not been counted.
+            # The part just added has not been counted.
             self.held_bytes -= len(line) - (eol - at) + _PART_BYTES * (len(self._line) - 1)
             self._line = None
         if self._is_first_line and not events:
@@ -139,8 +139,8 @@ class EventStream:
             self._type = value if decides else b""
             return
         if name != b"data":
-            # llama.cpp has written the text of an error as a field of this name, Dynamo writes it
-            # as a comment of an event of this type. Both may send [DONE] after it.
+            # llama.cpp has sent an error text as a field of this name, Dynamo as a comment of an
+            # event of this type. Both may send [DONE] after it.
             if name == b"error":
                 self._type = _ERROR
             elif name or self._type != _ERROR:

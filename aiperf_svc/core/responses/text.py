@@ -1,5 +1,5 @@
-"""The bytes of a complete response without their framing, from which the history of a
-conversation's next turn is made; the size of texts, and whether the events of a stream repeat
+"""The bytes of a complete response without their framing, used to build the history of a
+conversation's next turn; the size of texts, and whether the events of a stream repeat
 them."""
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from aiperf_svc.protocol.records import Framing
 def reply_of(
     raw: bytes, *, body_offset: int, framing: int, is_streaming: bool, api: Conversations
 ) -> Reply:
-    """Return what a response adds to the history of its conversation, from its raw bytes.
+    """Return a response's addition to the history of its conversation, from its raw bytes.
 
     Raises ValueError (ProtocolViolation, MalformedResponse) if the bytes are not a valid response.
     """
@@ -34,10 +34,10 @@ def utf8_size(text: str) -> int:
 
 
 def is_repeated(texts: Sequence[str]) -> bool:
-    """Return whether each text is the one before it with more behind, as each event of SGLang's
-    `/generate` has the whole text so far.
+    """Return whether each text extends the previous one, because each event of SGLang's `/generate`
+    contains the whole text so far.
 
-    Three lengths at least are asked for: of two increments, one can begin with the other.
+    At least three lengths are required, since one of two increments can begin with the other.
     """
     is_grown = all(later.startswith(earlier) for earlier, later in pairwise(texts))
     return is_grown and len(set(map(len, texts))) >= 3

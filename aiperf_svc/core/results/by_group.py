@@ -1,7 +1,7 @@
 """The results of a run by target and by model.
 
-A request was sent to the target that its record names, for the model that its dataset entry has. So
-every record is in one group, and their counts add up to those of the run.
+A request was sent to the target in its record, for the model of its dataset entry. So every record
+is in one group, and the groups' counts add up to those of the run.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from aiperf_svc.domain.metric_formulas import Columns
 
 
 class Groups:
-    """Divides the records of a run."""
+    """Divides the records of a run into groups."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Groups:
         self._has_unsent = unsent_without_row > 0
 
     def by_target(self) -> tuple[GroupStats, ...]:
-        """Return the results of each URL; none where there is one."""
+        """Return the results of each URL; empty with a single URL."""
         numbers = np.asarray(self._columns["target"])
         return self._divided(self._context.config.endpoint.all_urls, numbers, self._context.network)
 
     def by_model(self) -> tuple[GroupStats, ...]:
-        """Return the results of each model; none where there is one."""
+        """Return the results of each model; empty with a single model."""
         models = self._context.config.endpoint.all_models
         if len(models) == 1:
             return ()

@@ -1,8 +1,8 @@
 """A server's prefix cache in results: cached shares by turn and by conversation.
 
 All shares are ratios of sums, cached tokens over prompt tokens of the same requests. A mean of the
-requests' ratios would give a short first turn the weight of a long last one. The runner reads this
-without NumPy.
+requests' ratios would give a short first turn the weight of a long last one. The runner imports
+this module without NumPy.
 """
 
 import msgspec
@@ -12,21 +12,21 @@ from aiperf_svc.domain.shown_table import ShownTable
 
 
 class TurnCache(msgspec.Struct, frozen=True, kw_only=True):
-    """The cached tokens of all requests that were the same turn of their conversations."""
+    """The cached tokens of all requests with the same turn number."""
 
     turn: int
     """From 0."""
     requests: int
     """Completed requests."""
     known: int
-    """Those of them whose cached tokens are known."""
+    """Completed requests whose cached tokens are known."""
     prompt_tokens: int
     cached_tokens: int
-    """Sums over the known ones."""
+    """Sums over these requests."""
 
     @property
     def share(self) -> float | None:
-        """Cached tokens over prompt tokens; None if none is known."""
+        """Cached tokens over prompt tokens; None if none are known."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
@@ -52,11 +52,11 @@ class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_LINES = 12
-"""Lines of a table with a line for each turn."""
+"""Maximum lines of a table with one line per turn."""
 
 
 def cache_tables(use: CacheUse | None) -> list[ShownTable]:
-    """Return the table by turn; nothing without conversations."""
+    """Return the table by turn; empty without conversations."""
     if use is None:
         return []
     rows = []
@@ -74,7 +74,7 @@ def cache_tables(use: CacheUse | None) -> list[ShownTable]:
 
 def turn_ranges(use: CacheUse) -> list[tuple[str, TurnCache]]:
     """Return the lines of a table: turns from 1, such as `3` or `5-8`, and their sums. Each turn
-    has a line; many are in lines of 1, 2, 3-4, 5-8 and so on."""
+    has a line; many turns are grouped into 1, 2, 3-4, 5-8 and so on."""
     turns = use.turns
     if len(turns) <= MOST_LINES:
         return [(str(each.turn + 1), each) for each in turns]

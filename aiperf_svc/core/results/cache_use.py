@@ -1,5 +1,5 @@
-"""Computes the use of a server's prefix cache by turn and by conversation, and at which turns
-prompts became too long."""
+"""Computes the use of a server's prefix cache by turn and by conversation, and the turns at which
+prompts exceeded the context."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,15 @@ from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 MOST_TURNS = 1_000
-"""Most turns with a share of their own; later ones are counted with the last."""
+"""Maximum turns with separate shares; later turns are counted with the last."""
 _SHARES = (10, 50, 90)
 Counts = NDArray[np.float64]
 
 
 def cache_use(*runs: PhaseRows) -> CacheUse | None:
-    """Return the cached tokens by turn and by conversation of one run, or of several together,
-    which have conversations of their own; None for single requests, and for servers that state no
-    cached tokens. Uses memory for two numbers of each conversation."""
+    """Return the cached tokens by turn and by conversation, of one run or of several runs with
+    separate conversations. None for single requests, and for servers that do not report cached
+    tokens. Uses memory for two numbers per conversation."""
     # Sums of requests, known ones, prompt tokens and cached tokens.
     by_turn = np.zeros((4, MOST_TURNS))
     sessions = [_add_run(rows, by_turn) for rows in runs]
@@ -38,7 +38,7 @@ def cache_use(*runs: PhaseRows) -> CacheUse | None:
 
 def _add_run(rows: PhaseRows, by_turn: Counts) -> Counts:
     """Add the requests of a run to the sums by turn. Returns the prompt tokens and the cached
-    tokens of each of its conversations of which they are known."""
+    tokens of each conversation for which they are known."""
     by_session = np.zeros((2, 0))
     for done in rows.chunks(Population.COMPLETED):
         turns = np.minimum(done["turn"], MOST_TURNS - 1)
@@ -62,7 +62,7 @@ def _add_run(rows: PhaseRows, by_turn: Counts) -> Counts:
 
 
 def context_overflows(rows: PhaseRows) -> tuple[TurnOverflow, ...]:
-    """Return the turns at which prompts were too long for the server."""
+    """Return the turns at which prompts exceeded the server's context."""
     sent, too_long = np.zeros((2, MAX_TURNS + 1), dtype=np.int64)
     for chunk in rows.chunks():
         tried = chunk.where(chunk["outcome"] != Outcome.UNSENT)

@@ -1,7 +1,7 @@
 """Computes the metrics that are distributions, exactly, one derived column at a time.
 
-Those of connections are apart from the records: each worker reads them from the kernel into
-histograms, and reports these when the load has ended.
+Metrics of connections do not come from the records: each worker reads them from the kernel into
+histograms, which it reports when the load has ended.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import HistogramDelta
 
 Reports = Iterable[tuple[tuple[HistogramDelta, ...], ...]]
-"""One report of each worker: for each URL of the target, a histogram of each metric."""
+"""One report per worker: for each URL of the target, a histogram of each metric."""
 
 PLOTTED = (
     "time_to_first_token",
@@ -45,9 +45,9 @@ def distributions(rows: PhaseRows, *, unsent_without_row: int) -> dict[str, Metr
 
 
 def distributions_of_part(rows: PhaseRows, *, has_unsent: bool) -> dict[str, MetricSummary]:
-    """Return every per-request metric of a part of the run. Of requests that were due and never
-    sent there is no record, so they may belong to any part. If there are such requests, a part has
-    no metrics of all due requests: without them it would look better than it is."""
+    """Return every per-request metric of a part of the run. Due requests that were never sent have
+    no record, so they may belong to any part. If there are any, a part has no metrics of all due
+    requests, because these would be too good."""
     found = distributions(rows, unsent_without_row=0)
     return {
         tag: metric
@@ -82,7 +82,7 @@ def _summarise(metric: Metric, rows: PhaseRows, unsent_without_row: int) -> Metr
     if metric.population is Population.DUE:
         values, bounds = _with_bounds(metric, rows)
         if len(values) or len(bounds):
-            # Due before the stop and never sent: the only known bound is 0.
+            # Due before the stop and never sent, so the only known bound is 0.
             bounds = np.concatenate((bounds, np.zeros(unsent_without_row)))
     else:
         values = rows.collect(metric.compute, metric.population)
@@ -94,7 +94,7 @@ def _summarise(metric: Metric, rows: PhaseRows, unsent_without_row: int) -> Metr
 
 
 def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
-    """Return the observed values, and lower bounds of the censored ones: how long each had already
+    """Return the observed values, and lower bounds of the censored ones: how long each request had
     waited."""
     bounds: list[Floats] = []
     values = np.empty(rows.row_count, dtype=np.float64)
@@ -114,7 +114,7 @@ def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
 def _sampled(
     ordered: Floats, distribution: Distribution
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the cumulative distribution at `_SHARES`; with censored values it ends below 1."""
+    """Return the cumulative distribution at `_SHARES`. With censored values it ends below 1."""
     place = np.rint(_SHARES * (len(ordered) - 1)).astype(np.int64)
     return _SHARES * (1.0 - distribution.censored_share), ordered[place]
 
@@ -132,7 +132,7 @@ def network_times(reports: Reports) -> tuple[NetworkTimes, ...]:
 
 
 def network_metrics(times: Iterable[NetworkTimes]) -> dict[str, MetricSummary]:
-    """Return the metrics over the connections to some URLs; none if there was no connection."""
+    """Return the metrics over the connections to these URLs; empty without connections."""
     together: dict[str, Histogram] = {}
     for each in times:
         for tag, histogram in each.items():

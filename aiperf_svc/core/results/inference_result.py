@@ -51,20 +51,20 @@ CATALOG_INFOS = {
     )
     for tag, metric in CATALOG.items()
 }
-"""Descriptions of the metrics of the catalog."""
+"""Descriptions of the catalog's metrics."""
 
 
 STEADY = "steady_state."
-"""Before the tag of a metric of the steady part of a run."""
+"""Prefix of a metric's tag for the steady part of a run."""
 
 
 def steady_info(tag: str) -> MetricInfo:
-    """Return the description of a metric of the catalog, of the steady part of a run."""
+    """Return the description of a catalog metric for the steady part of a run."""
     info = CATALOG_INFOS[tag]
     return msgspec.structs.replace(info, tag=f"{STEADY}{tag}", name=f"{info.name}, steady state")
 
 
-# Messages are arrays on the wire. In results, the same values are objects with names.
+# Messages are arrays on the wire. In results, the same values are objects with named members.
 class AddressFacts(AddressUse, frozen=True, array_like=False):
     """Use of one address of the target."""
 
@@ -88,7 +88,7 @@ class DatasetFacts(DatasetReport, frozen=True, array_like=False):
 
     @classmethod
     def of(cls, report: DatasetReport) -> "DatasetFacts":
-        """Return the dataset manager's report with names."""
+        """Return the dataset manager's report with named members."""
         found = msgspec.structs.asdict(report)
         for name, kind in (
             ("input_tokens", TokenFacts),
@@ -120,14 +120,14 @@ class ErrorDetails(msgspec.Struct, frozen=True):
 
 
 class ErrorCount(msgspec.Struct, frozen=True):
-    """How often an error occurred."""
+    """Number of times that an error occurred."""
 
     error_details: ErrorDetails
     count: int
 
 
 class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of one of several targets, or of one of several models."""
+    """Results of one of several targets or models."""
 
     name: str
     """URL or model."""
@@ -142,7 +142,7 @@ class SteadyStats(msgspec.Struct, frozen=True, kw_only=True):
     """Its begin and end, from the start of the load."""
     end_s: float
     metrics: dict[str, MetricStats]
-    """Of the requests that were started in it, with rates over its length; empty without one."""
+    """Metrics of the requests started in it, with rates over its length; empty without one."""
 
 
 class TurnOverflow(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,18 +151,18 @@ class TurnOverflow(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     """From 0."""
     requests: int
-    """Requests of this turn that were sent."""
+    """Sent requests of this turn."""
     overflows: int
 
 
 class TlsView(msgspec.Struct, frozen=True):
-    """What tables show of `endpoint.tls`."""
+    """Members of `endpoint.tls` for tables."""
 
     verify: bool = True
 
 
 class EndpointView(msgspec.Struct, frozen=True):
-    """What tables show of the config's `endpoint`."""
+    """Members of the config's `endpoint` for tables."""
 
     url: str = ""
     urls: tuple[str, ...] = ()
@@ -177,13 +177,13 @@ class EndpointView(msgspec.Struct, frozen=True):
 
 
 class TokenizerView(msgspec.Struct, frozen=True):
-    """What tables show of the config's `tokenizer`."""
+    """Members of the config's `tokenizer` for tables."""
 
     name: str | None = None
 
 
 class LoadView(msgspec.Struct, frozen=True):
-    """What rules and reports read of the config's `load`. A schedule has the type of its kind."""
+    """Members of the config's `load` for rules and reports. A schedule has the type of its kind."""
 
     concurrency: int | None = None
     request_rate: Any = None
@@ -205,7 +205,7 @@ class LoadView(msgspec.Struct, frozen=True):
 
 
 class DatasetView(msgspec.Struct, frozen=True):
-    """What rules and reports read of the config's `dataset`. Lengths are a distribution."""
+    """Members of the config's `dataset` for rules and reports. Lengths are a distribution."""
 
     kind: str = ""
     order: str | None = None
@@ -216,19 +216,19 @@ class DatasetView(msgspec.Struct, frozen=True):
 
 
 class TargetView(msgspec.Struct, frozen=True):
-    """What totals of several runs read of the config's `deployment.target`."""
+    """Members of the config's `deployment.target` for totals of several runs."""
 
     kind: str = "none"
 
 
 class DeploymentView(msgspec.Struct, frozen=True):
-    """The part of the config's `deployment` that is read."""
+    """Members of the config's `deployment`."""
 
     target: TargetView = TargetView()
 
 
 class ConfigView(msgspec.Struct, frozen=True):
-    """What tables, rules and reports read of the config."""
+    """Members of the config for tables, rules and reports."""
 
     endpoint: EndpointView = EndpointView()
     load: LoadView = LoadView()
@@ -242,16 +242,16 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     metrics: dict[str, MetricStats]
     """By tag, in the order of the catalog."""
     reasons: tuple[Reason, ...] = ()
-    """The checks that did not pass, the worst first."""
+    """The checks that did not pass, worst first."""
     notes: tuple[str, ...] = ()
-    """Notes for the reader, which are not judged."""
+    """Notes for the reader, without effect on the verdict."""
     goodput_tiers: tuple[TierResult, ...] = ()
     slo_batches: tuple[ObjectiveBatches, ...] = ()
     early_end: str = ""
-    """Why a search ended the load before its time; empty if it did not."""
+    """Why a search ended the load early; empty if it did not."""
     is_complete: bool = True
     errors: tuple[ErrorCount, ...] = ()
-    """The most frequent first."""
+    """The most frequent ones first."""
     accounts: Accounts = Accounts()
     finish_reasons: dict[str, int] = msgspec.field(default_factory=dict)
     """Number of requests that ended with each `FinishReason`, by its name in lower case."""
@@ -261,9 +261,9 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     target_addresses: tuple[AddressFacts, ...] = ()
     hooks: tuple[Hook, ...] = ()
     scaling: ScalingResult | None = None
-    """How the server's replicas followed the load, of a run that watched them."""
+    """How the server's replicas followed the load, if the run watched them."""
     events: tuple[Disturbance, ...] = ()
-    """What each event of the config did to the load."""
+    """Effects of each event of the config on the load."""
     targets: tuple[GroupStats, ...] = ()
     """Results of each target, if there are several."""
     models: tuple[GroupStats, ...] = ()
@@ -273,13 +273,13 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     steady_state: SteadyStats | None = None
     """None without a rule in the config."""
     cache: CacheUse | None = None
-    """Cached tokens by turn and by conversation, if they are known."""
+    """Cached tokens by turn and by conversation, if known."""
     context_overflows: tuple[TurnOverflow, ...] = ()
     """The turns at which prompts were too long for the server, if there are several turns."""
     system: SystemReport | None = None
-    """What telemetry shows of the system under test; None without a source."""
+    """Telemetry of the system under test; None without a source."""
     aiperf_config: msgspec.Raw = msgspec.Raw(b"{}")
-    """The config with AIPerf's names, as JSON. Only the file has a use for it."""
+    """The config with AIPerf's names, as JSON. Only the file uses it."""
 
     def value(self, tag: str, stat: str = "avg") -> float | None:
         """Return a statistic of a metric; None without a value."""
@@ -342,7 +342,7 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """Each value of the whole run, and behind it that of its steady part if it has one."""
+        """Values of the whole run, each followed by its value in the steady part, if any."""
         found = []
         for tag, stat in self.whole_headline:
             found.append((tag, stat))
@@ -353,12 +353,12 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
 
     @property
     def whole_headline(self) -> tuple[tuple[str, str], ...]:
-        """The values of the whole run among the headline."""
+        """The headline values of the whole run."""
         return tuple(each for each in _HEADLINE if self.value(*each) is not None)
 
     @property
     def shown_tables(self) -> list[ShownTable]:
-        """The tables of parts that only some runs have."""
+        """Tables that only some runs have."""
         return [
             *tier_tables(self.goodput_tiers),
             *_steady_tables(self),
@@ -393,7 +393,7 @@ def _address_tables(uses: Sequence[AddressFacts]) -> list[ShownTable]:
 
 
 def _steady_tables(result: InferenceResult) -> list[ShownTable]:
-    """Return the headline of the steady part beside that of the whole run; nothing without a
+    """Return the headline of the steady part beside that of the whole run; empty without a
     rule."""
     steady = result.steady_state
     if steady is None:

@@ -1,8 +1,8 @@
 """The total of several simultaneous runs, such as one from each cluster.
 
-Counts are added. Percentiles are those of all requests together, computed from the records of every
-run: percentiles of parts cannot be averaged. Rates are over the interval that all runs have in
-common, so the time in which one run was alone adds nothing to them.
+Counts are added. Percentiles cover all requests together and are computed from the records of every
+run, because percentiles of parts cannot be averaged. Rates cover the interval common to all runs,
+so the time in which a run was alone does not contribute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class JoinedRun:
     columns: Columns
     clocks: ClockMap
     ahead_ns: int = 0
-    """How far its clock is ahead of the common one."""
+    """Time by which its clock is ahead of the common one."""
     begin_wall_ns: int
     """Its first request, by its own clock."""
     end_wall_ns: int
@@ -37,7 +37,7 @@ class JoinedRun:
     gpus: frozenset[str] = frozenset()
     """The GPUs on its pages."""
     urls: tuple[str, ...] = ()
-    """Addresses of its server; none of a server that its stack has created."""
+    """Addresses of its server; empty for a server that its stack created."""
 
     @property
     def interval_ns(self) -> tuple[int, int]:
@@ -52,9 +52,9 @@ class Total:
     scalars: dict[str, float]
     metrics: dict[str, MetricSummary]
     interval_s: float
-    """Length of the interval that all runs have in common; 0: there is none, and no rates."""
+    """Length of the interval common to all runs; 0: there is none, and no rates."""
     cache: CacheUse | None = None
-    """Cached tokens by turn, if those of all runs are known."""
+    """Cached tokens by turn, if known for all runs."""
     notes: tuple[str, ...] = ()
 
 
@@ -69,7 +69,7 @@ def add_up_parts(parts: Sequence[JoinedRun]) -> Total:
     interval_ns = common_interval_ns(parts)
     seconds = (interval_ns[1] - interval_ns[0]) / 1e9
     if seconds > 0:
-        inside = _inside(parts, interval_ns)
+        inside = _completed_in(parts, interval_ns)
         known = {tag: value for tag, value in inside.items() if tag in numbers}
         numbers["benchmark_duration"] = known["benchmark_duration"] = seconds
         numbers |= rates(known)
@@ -85,8 +85,8 @@ def add_up_parts(parts: Sequence[JoinedRun]) -> Total:
 
 
 def _count_gpus_once(numbers: dict[str, float], parts: Sequence[JoinedRun]) -> tuple[str, ...]:
-    """Correct the sums of GPUs and energy where several runs measure one server, and return what a
-    reader should know of it. The GPUs of a run are known if its pages name as many as it counts."""
+    """Correct the sums of GPUs and energy if several runs measure one server, and return notes for
+    readers. The GPUs of a run are known if its pages name as many as it counts."""
     if "gpu_count" not in numbers:
         return ()
     urls = [url for part in parts for url in part.urls]
@@ -118,7 +118,7 @@ def common_interval_ns(parts: Sequence[JoinedRun]) -> tuple[int, int]:
 
 
 def spread_ns(parts: Sequence[JoinedRun]) -> int:
-    """Return the time between the first requests of the first run and of the last one."""
+    """Return the time between the first requests of the first and the last run."""
     begins = [part.interval_ns[0] for part in parts]
     return max(begins) - min(begins)
 
@@ -139,9 +139,9 @@ def _unsent_without_row(part: JoinedRun) -> int:
     return max(0, int(part.scalars.get("unsent_request_count", 0)) - known)
 
 
-def _inside(parts: Sequence[JoinedRun], interval_ns: tuple[int, int]) -> dict[str, float]:
-    """Return what completed in the interval. A request counts by the share of its time that lies in
-    it: if whole requests counted, those that ended together just after it would be missing."""
+def _completed_in(parts: Sequence[JoinedRun], interval_ns: tuple[int, int]) -> dict[str, float]:
+    """Return the completions in the interval. A request counts by the share of its time inside the
+    interval. Counting whole requests would miss those that end together just after it."""
     found = dict.fromkeys(("request_count", "total_isl", "total_osl"), 0.0)
     for part in parts:
         for chunk in PhaseRows(part.columns).chunks(Population.COMPLETED):
@@ -153,7 +153,7 @@ def _inside(parts: Sequence[JoinedRun], interval_ns: tuple[int, int]) -> dict[st
 
 
 def _shares_inside(part: JoinedRun, chunk: Chunk, interval_ns: tuple[int, int]) -> Floats:
-    """Return the share of each request's time that lies in the interval of the common clock."""
+    """Return the share of each request's time inside the interval of the common clock."""
     start, end = (
         part.clocks.to_timing(chunk[name], chunk["worker"]) - part.ahead_ns
         for name in ("start_wall_ns", "end_wall_ns")

@@ -1,4 +1,4 @@
-"""The result of several runs at once: a column for each, and one for their total."""
+"""The result of several simultaneous runs: a column for each, and one for their total."""
 
 from typing import Literal
 
@@ -21,13 +21,13 @@ Metrics = dict[str, MetricStats]
 
 
 class MemberEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How one of the runs has ended."""
+    """How one of the runs ended."""
 
     name: str
     where: str
     """The context of its cluster or the address of its target."""
     folder: str
-    """Folder of its results, relative to that of the joint result; empty: it has none."""
+    """Folder of its results, relative to the joint result's; empty without results."""
     stack: str = ""
     state: str
     reason: str
@@ -39,11 +39,11 @@ class JointMember(MemberEnd, frozen=True, kw_only=True):
     """One of the runs."""
 
     problem: str = ""
-    """Why its records cannot be read, so that it is not in the total."""
+    """Why its records cannot be read, which excludes it from the total."""
     verdict: str | None
     cause: str = ""
     clock_ahead_ms: float | None = None
-    """How far its clock is ahead of that of the machine which started all."""
+    """Time by which its clock is ahead of the clock of the machine that started all runs."""
     clock_uncertainty_ms: float | None = None
     metrics: Metrics = {}
 
@@ -56,19 +56,19 @@ class Joint(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     exit_code: int
     verdict: str | None
-    """The worst one; `invalid` if a run has none, since it has no results."""
+    """The worst verdict; `invalid` if a run has none, since it has no results."""
     start_spread_ms: float | None = None
-    """Time between the first requests of the first run and of the last one; their clocks are known
-    to `start_uncertainty_ms`."""
+    """Time between the first requests of the first and the last run. Their clocks are known to
+    `start_uncertainty_ms`."""
     start_uncertainty_ms: float | None = None
     interval_s: float | None = None
-    """Length of the time that all loads have in common, which is that of the total's rates."""
+    """Length of the time common to all loads, over which the total's rates are computed."""
     total_of: tuple[str, ...] = ()
     """Names of the runs in the total."""
     total: Metrics = {}
     cache: CacheUse | None = None
-    """Cached tokens by turn of all runs in the total; null if it has no conversations, or if a
-    server states no cached tokens."""
+    """Cached tokens by turn of all runs in the total; null without conversations, or if a server
+    does not report cached tokens."""
     notes: tuple[str, ...] = ()
     members: tuple[JointMember, ...]
 
@@ -84,7 +84,7 @@ class JointRow(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> "JointRow":
-        """The row in the unit of the tables of one run."""
+        """The row in the unit used by the tables of one run."""
         known = [abs(value) for value in (*self.values, self.total) if value is not None]
         metric = CATALOG.get(self.tag)
         per, unit = metric.scale if metric else readable_unit(self.unit, max(known, default=0.0))
@@ -116,7 +116,7 @@ def of_groups(result: InferenceResult, kind: Literal["targets", "models"]) -> Jo
 
 
 def rows(joint: Joint, *, is_short: bool) -> list[JointRow]:
-    """Return the rows of a table, those without a number left out."""
+    """Return the rows of a table, without those that have no number."""
     found = [
         _row(joint, tag, stat, is_single=stats == ("avg",))
         for tag, stats in _wanted(joint, is_short=is_short).items()
@@ -126,7 +126,7 @@ def rows(joint: Joint, *, is_short: bool) -> list[JointRow]:
 
 
 def worst(verdicts: list[str | None]) -> str | None:
-    """Return the worst of some verdicts; None if there is none."""
+    """Return the worst of these verdicts; None if there are none."""
     return next((each.value for each in _WORSE if each in verdicts), None)
 
 

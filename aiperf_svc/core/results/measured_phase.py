@@ -1,4 +1,4 @@
-"""The profiling phase of a finished run, and what follows from it for metrics and verdict."""
+"""The profiling phase of a finished run, and the metrics and evidence derived from it."""
 
 import math
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.protocol.services import Service
 
 _UNCOUNTED = {"tools", "functions", "system", "instructions"}
-"""Members of `extra_inputs` that servers add to the prompt, whose tokens the client does not
-count."""
+"""Members of `extra_inputs` that servers add to the prompt. The client does not count their
+tokens."""
 STANDARD_ERRORS = 3.0
-"""Standard errors by which the mean of drawn lengths may differ from that of their distribution."""
+"""Standard errors by which the mean of drawn lengths may differ from the distribution's mean."""
 
 
 def median_ms(metrics: Mapping[str, MetricSummary]) -> float:
@@ -44,7 +44,7 @@ def median_ms(metrics: Mapping[str, MetricSummary]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPhase:
-    """The rows of the phase, their sums, the accounts and the window of the load."""
+    """The rows of the phase, their sums, the accounts and the time span of the load."""
 
     context: FinishedRun
     rows: PhaseRows
@@ -76,7 +76,7 @@ class MeasuredPhase:
 
     def slots_used(self, metrics: Mapping[str, MetricSummary]) -> SlotUse | None:
         """Return the use of the concurrency slots, or of those for prefill. None in open loop, and
-        if a run is shorter than one typical request: its slots had no time to be refilled."""
+        for a run shorter than one typical request, whose slots had no time to be refilled."""
         load = self.load
         latency = metrics.get("request_latency")
         if load.is_open_loop or load.concurrency is None or latency is None:
@@ -105,19 +105,19 @@ class MeasuredPhase:
         )
         if share is not None and rate is not None:
             if self.load.user_centric is not None:
-                # A turn is due only when the response before it is there, and a conversation that
-                # is cut short has no further ones, so what was due may be less than was asked for.
+                # A turn is only due after the previous response, and a conversation that is cut has
+                # no more turns. So fewer requests may be due than requested.
                 times = {"begin_ns": self.window.begin_ns, "stop_ns": self.window.stop_ns}
-                asked = (
+                due_share = (
                     ev.turns_share(self.totals, rate=rate, **times)
                     if self.window.stop_ns
                     else share
                 )
-                share = min(share, asked)
+                share = min(share, due_share)
             elif self.totals.is_multi_turn and self.accounts.issued:
                 rate = self._rate_of_turns(rate)
             numbers["rate_achievement"] = share
-            # The arrivals of a random schedule are not exactly those of its rate.
+            # The arrivals of a random schedule do not exactly match its rate.
             arrivals = self._arrivals()
             numbers["achieved_rate"] = rate * share * (arrivals[0] if arrivals else 1.0)
         return numbers
@@ -144,7 +144,7 @@ class MeasuredPhase:
         arrivals = self._arrivals()
         counts = [worker.account.counts for worker in self.context.workers]
         workers = tuple(h for h in self.context.health if h.service is Service.WORKER)
-        # A client that lacks CPU for its handshakes causes the wait itself.
+        # A client without enough CPU for its handshakes causes the wait itself.
         connecting = 0 if is_busy(workers) else self.accounts.connecting
         return Evidence(
             totals=self.totals,
@@ -200,27 +200,27 @@ class MeasuredPhase:
             lost_services=self.context.lost_services,
             failure=self.context.failure,
             early_end=self.context.early_end.text if self.context.early_end else "",
-            # What an event costs is what such a run measures.
+            # Such a run measures the cost of its events.
             error_budget=self.context.config.slo.error_budget
             + disturbed.lost / max(1, self.totals.requests),
             events=tuple((each.do, each.problem) for each in disturbed.events),
         )
 
     def _are_prompts_whole(self) -> bool:
-        """Return whether the client counts all tokens of a prompt but those of a chat template."""
+        """Return whether the client counts all tokens of a prompt except a chat template's."""
         dataset, endpoint = self.context.config.dataset, self.context.config.endpoint
         is_text = not (dataset.mix or dataset.images.number or dataset.sounds.number)
         has_more = endpoint.type.has(Feature.CUSTOM) or _UNCOUNTED & endpoint.extra_inputs.keys()
         return dataset.kind is DatasetKind.SYNTHETIC and is_text and not has_more
 
     def _are_prompts_alone(self) -> bool:
-        """Return whether prompts have `dataset.input_tokens` and what a chat template adds."""
+        """Return whether prompts consist of `dataset.input_tokens` and the chat template."""
         config = self.context.config
         is_text = config.endpoint.type.has(Feature.TEXT) and config.dataset.prefix == Prefix()
         return is_text and self._are_prompts_whole() and not self.totals.is_multi_turn
 
     def _uncounted(self) -> str:
-        """Return the names of the metrics that need token counts, where no response has one."""
+        """Return the names of the metrics that need token counts, if no response has one."""
         config = self.context.config
         is_counted = self.totals.has_output_tokens or not self.totals.without_output_tokens
         if is_counted or config.counting_tokenizer or not config.endpoint.type.has(Feature.TEXT):
@@ -233,8 +233,8 @@ class MeasuredPhase:
         return ", ".join(CATALOG[tag].name for tag in tags)
 
     def _arrivals(self) -> tuple[float, float] | None:
-        """Return the arrivals ratio of a run that ends by time. A run that ends by count has its
-        count by definition."""
+        """Return the arrivals ratio of a run that ends by time. A run that ends by count always has
+        its count."""
         load = self.load
         if (
             self.context.requested_rate is None
@@ -252,8 +252,8 @@ class MeasuredPhase:
         )
 
     def _rate_of_turns(self, rate: float) -> float:
-        """Return the rate of due requests of a load whose rate is that of conversations. Where no
-        stop cuts the last conversations, their later turns come when no further ones begin."""
+        """Return the rate of due requests of a load whose rate is that of conversations. Unless a
+        stop cuts the last conversations, their later turns come when no new ones begin."""
         due = self.totals.requests - self.totals.unsent + self.accounts.unsent
         begun_s = self.accounts.issued / rate
         due_s = (self.totals.last_due - self.window.begin_ns - self.window.ramp_ns / 2) / 1e9

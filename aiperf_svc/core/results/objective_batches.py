@@ -1,7 +1,7 @@
 """The requests beyond each objective's limit, by consecutive batches of a run.
 
-A search decides from them whether a point holds: batches show how much a run's value varies, single
-requests do not, because those that wait in one queue are slow together.
+A search uses them to decide whether a point holds. Batches show how much a run's value varies;
+single requests do not, because those in the same queue are slow together.
 """
 
 import math
@@ -33,9 +33,9 @@ def objective_batches(
     rows: PhaseRows, clocks: ClockMap, slo: Slo, window: LoadWindow, *, without_row: int
 ) -> tuple[ObjectiveBatches, ...]:
     """Return the batches of every objective on a percentile or average of requests, and of the
-    goodput. A batch has the requests that were due in its time; an objective with too few of them
-    in a batch is left out, and an average over requests of which one was cut off, as it has no
-    value. `without_row` is the number of due requests that have no row, as they were never sent
+    goodput. A batch contains the requests due in its time. An objective is skipped if a batch has
+    too few requests for it, and so is an average if a request was cut, since that request has no
+    value. `without_row` is the number of due requests without a row, because they were never sent
     or their records were lost."""
     begin, end = window.steady_ns, window.stop_ns
     if not end:
@@ -54,24 +54,23 @@ def objective_batches(
 def batches_between(
     rows: PhaseRows, clocks: ClockMap, slo: Slo, begin: int, end: int
 ) -> tuple[ObjectiveBatches, ...]:
-    """Return the batches of the time from `begin` to `end` of the timing manager, however few
-    requests they have. They are the same objectives in the same order whatever the rows are."""
+    """Return the batches between `begin` and `end` of the timing manager's clock, however few
+    requests they have. The objectives and their order do not depend on the rows."""
     if end <= begin:
         return ()
     found = [
-        _of_objective(rows, clocks, objective, given, begin, end)
+        _objective_batches(rows, clocks, objective, given, begin, end)
         for objective in slo.objectives
         for given in objective.bounds
     ]
     if slo.goodput:
-        found.append(_of_goodput(rows, clocks, slo, begin, end))
+        found.append(_goodput_batches(rows, clocks, slo, begin, end))
     return tuple(each for each in found if each)
 
 
 def _with_rowless(found: ObjectiveBatches, count: int) -> ObjectiveBatches:
-    """Return the batches with the due requests that have no row, if they are of due requests. When
-    each was due is not known, so every batch gets an equal share; all are beyond the limit for all
-    that is known."""
+    """Return the batches including due requests without a row, if they cover due requests. Their
+    due times are unknown, so every batch gets an equal share, and all count as beyond the limit."""
     is_goodput = found.metric == GOODPUT
     if not count or not (is_goodput or CATALOG[found.metric].population is Population.DUE):
         return found
@@ -89,14 +88,14 @@ def _with_rowless(found: ObjectiveBatches, count: int) -> ObjectiveBatches:
 
 
 def allowed_share(stat: str, bound: str) -> float | None:
-    """Return the greatest share of requests beyond a limit on a percentile; None for another
-    statistic."""
+    """Return the maximum share of requests beyond a limit on a percentile; None for other
+    statistics."""
     if stat not in QUANTILES:
         return None
     return round(QUANTILES[stat] if bound == "min" else 1 - QUANTILES[stat], 12)
 
 
-def _of_objective(
+def _objective_batches(
     rows: PhaseRows,
     clocks: ClockMap,
     objective: Objective,
@@ -130,7 +129,7 @@ def _of_objective(
     )
 
 
-def _of_goodput(
+def _goodput_batches(
     rows: PhaseRows, clocks: ClockMap, slo: Slo, begin: int, end: int
 ) -> ObjectiveBatches:
     counts, bad = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
@@ -148,8 +147,8 @@ def _of_goodput(
 
 
 def _values(metric: Metric, chunk: Chunk) -> Floats:
-    """Return the values of requests; of one that was cut off, infinity, as its value is beyond
-    every limit for all that is known."""
+    """Return the values of requests; infinity for a request that was cut, since its value may be
+    beyond any limit."""
     assert metric.compute is not None
     if metric.population is not Population.DUE:
         return metric.compute(chunk)
@@ -164,6 +163,6 @@ def _due(chunk: Chunk, clocks: ClockMap) -> NDArray[np.int64]:
 
 
 def _batch(due: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]:
-    """Return the batch of each request; -1 for the ramp and after the end."""
+    """Return the batch of each request; -1 during the ramp and after the end."""
     batch: NDArray[np.int64] = (due - begin) * BATCHES // (end - begin)
     return np.where((batch < 0) | (batch >= BATCHES), -1, batch)

@@ -1,7 +1,7 @@
-"""Which client measured which target: the hardware and software of both, for `provenance.json`.
+"""Hardware and software of client and target, for `provenance.json`.
 
-A fact that cannot be read is `unknown`, so that two files have the same keys, and a missing fact is
-never taken for an equal one.
+A fact that cannot be read is `unknown`, so two files have the same keys, and a missing fact never
+counts as equal.
 """
 
 import re
@@ -25,19 +25,19 @@ TARGET_FACTS = (
     "cuda", "power_limit_w", "sm_clock_mhz", "max_sm_clock_mhz", "node", "started", "node_type",
     "kernel", "os", "container_runtime",
 )  # fmt: skip
-"""Facts that every file has of the target, beside the settings that its servers state."""
+"""Facts about the target in every file, besides the settings that its servers report."""
 CLIENT_FACTS = (
     "aiperf_svc", "commit", "python", "kernel", "os", "cpu", "cores", "memory_gib", "cpu_governor",
     "smt", "numa_nodes", "numa_balancing", "image", "image_digest", "node_type",
     "container_runtime",
 )  # fmt: skip
-"""Facts that every file has of the client."""
+"""Facts about the client in every file."""
 MEASURED = frozenset(
     ("sm_clock_mhz", "stolen_share", "throttled_share", "started", "image_replaces")
 )
-"""Facts that are not compared. These differ from run to run: the median clock under load, the
-largest shares of CPU time that a service lost to the machine's host and to its quota, the time at
-which the target's container started. The image of the stack file that AIPERF_IMAGE replaced did not
+"""Facts that are not compared, because they differ from run to run: the median clock under load,
+the largest shares of CPU time that a service lost to the machine's host and to its quota, and the
+start time of the target's container. The stack file's image that AIPERF_IMAGE replaced did not
 run."""
 _QUOTED = r"""\\"[^"]*"|"(?:\\.|[^"\\])*"|'[^']*'"""
 _ASSIGNMENT = re.compile(
@@ -45,12 +45,12 @@ _ASSIGNMENT = re.compile(
     rf"""(?P<value>(?:{_QUOTED}|[^\s;&|"'])+)"""
     rf"""|"(?P<key>[\w-]+)\\?"\s*:\s*(?P<member>{_QUOTED}|[^\s,{{}}\[\]"']+)"""
 )
-"""A flag or a variable with its value in the script of a shell, or a member of JSON."""
+"""A flag or a variable with its value in a shell script, or a member of JSON."""
 _DRIVER, _CUDA = "DCGM_FI_DRIVER_VERSION", "DCGM_FI_CUDA_DRIVER_VERSION"
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of both sides, by name. Several values of replicas or nodes are one text."""
+    """The facts of both sides, by name. Several values of replicas or nodes are joined."""
 
     client: dict[str, str]
     target: dict[str, str]
@@ -58,14 +58,14 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     def with_facts(
         self, *, client: dict[str, str], target: dict[str, str], fallback: dict[str, str]
     ) -> "Provenance":
-        """Return both sides with facts from another source, which are preferred; those of
-        `fallback` only where the target's are unknown."""
+        """Return both sides with facts from another source, which take precedence. Facts of
+        `fallback` only replace unknown facts of the target."""
         missing = {k: v for k, v in fallback.items() if self.target.get(k, UNKNOWN) == UNKNOWN}
         return Provenance(client=self.client | client, target=self.target | target | missing)
 
     def uptime_s(self, wall_ns: int) -> float | None:
-        """Return for how long the target had run at a time, to about a second; None if that is
-        unknown, replicas differ, or it started later."""
+        """Return the target's uptime at a time, to about a second; None if it is unknown, differs
+        between replicas, or the target started later."""
         try:
             started = datetime.fromisoformat(self.target.get("started", UNKNOWN))
         except ValueError:
@@ -75,7 +75,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compared(self) -> dict[str, str]:
-        """The facts that two runs should have in common, by dotted name."""
+        """The facts that two comparable runs should share, by dotted name."""
         sides = {"client": self.client, "target": self.target}
         return {
             f"{side}.{name}": value
@@ -93,8 +93,8 @@ def provenance_of(
     begin_ns: int,
     end_ns: int,
 ) -> Provenance:
-    """Return what is known without a cluster: the client's machine, and what the pages of servers
-    and GPUs show. `logs` are the sources that are used."""
+    """Return the facts known without a cluster: the client's machine, and the pages of servers and
+    GPUs. `logs` are the used sources."""
     known, services = list(logs), list(health)
     lost = {
         "stolen_share": max((each.stolen_share for each in services), default=0.0),
@@ -152,13 +152,13 @@ def _cuda_version(number: str) -> str:
 
 
 def joined(values: Iterable[str]) -> str:
-    """Return the distinct values as one text; empty if there is none."""
+    """Return the distinct values as one text; empty without any."""
     return "; ".join(sorted(set(values) - {""}))
 
 
 def shown_arguments(arguments: Sequence[str]) -> str:
-    """Return a command line without the values of flags and variables that hold secrets, also in
-    the script of a shell, and of members of JSON."""
+    """Return a command line without the values of secret flags, variables and JSON members, also
+    inside a shell script."""
     shown, hides_next = [], False
     for argument in arguments:
         flag, separator, value = argument.partition("=")
@@ -176,7 +176,7 @@ def shown_arguments(arguments: Sequence[str]) -> str:
 def _without_secret(found: re.Match[str]) -> str:
     name = found["flag"] or found["name"] or found["key"]
     value = found["value"] or found["member"]
-    # The value of another one may be a script, JSON, or the next assignment.
+    # The value of another flag may be a script, JSON, or the next assignment.
     is_secret = is_secret_name(name.lstrip("-"))
     shown = HIDDEN if is_secret else _ASSIGNMENT.sub(_without_secret, value)
     return found[0].removesuffix(value) + shown

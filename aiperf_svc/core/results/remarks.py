@@ -1,4 +1,4 @@
-"""What is to be known of an inference run beside its numbers, in a terminal and in the report."""
+"""Remarks on an inference run besides its numbers, for the terminal and the report."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from aiperf_svc.domain.number_text import count, number, significant
 
 def remarks(found: InferenceResult) -> list[str]:
     """Return the remarks, each as a sentence without its full stop."""
-    return [*_of_connections(found), *_of_hooks(found), *_of_prompts(found)]
+    return [*_connection_remarks(found), *_hook_remarks(found), *_prompt_remarks(found)]
 
 
-def _of_connections(found: InferenceResult) -> Iterator[str]:
-    """Yield whether latencies leave out connecting or include a proxy, and what was not checked."""
+def _connection_remarks(found: InferenceResult) -> Iterator[str]:
+    """Yield whether latencies exclude connecting or include a proxy, and missing checks."""
     endpoint = found.config_view.endpoint
     ahead = found.value("preconnected_request_count")
     waited = found.value("connected_request_count")
@@ -31,16 +31,16 @@ def _of_connections(found: InferenceResult) -> Iterator[str]:
         yield "TLS: the server's certificate was not checked (endpoint.tls.verify: false)"
 
 
-def _of_hooks(found: InferenceResult) -> Iterator[str]:
+def _hook_remarks(found: InferenceResult) -> Iterator[str]:
     """Yield the requests to the server before and after the phases."""
     for call in found.hooks:
         failed = f"; it failed: {call.problem}" if call.problem else ""
         yield f"Called {call.text}: {number(call.took_ms)} ms{failed}"
 
 
-def _of_prompts(found: InferenceResult) -> Iterator[str]:
-    """Yield whether prompts were repeated or are alike, which a server's cache makes faster, how
-    much of them session trees share, and how the server took forced output lengths."""
+def _prompt_remarks(found: InferenceResult) -> Iterator[str]:
+    """Yield whether prompts were repeated or similar, which a server's cache speeds up, how much
+    session trees share, and how the server handled forced output lengths."""
     dataset = found.topology.dataset
     if dataset is None:
         return

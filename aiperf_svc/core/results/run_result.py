@@ -1,8 +1,8 @@
-"""The results of one run: what all kinds of benchmark share.
+"""The results of one run that are common to all kinds of benchmark.
 
-The records manager makes an `InferenceResult` or a `ToolResult`. Tables, exports, reports,
-comparisons and experiments read these, and `adapters/exports/result_files.py` is the only place
-that turns them into JSON and back.
+The records manager creates an `InferenceResult` or a `ToolResult`. Tables, exports, reports,
+comparisons and experiments use these. Only `adapters/exports/result_files.py` converts them to JSON
+and back.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,11 +24,11 @@ Statistic = float | None | UnsetType
 
 
 class MetricStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Unit and statistics of a metric. A statistic that the metric does not have is UNSET; one
-    whose value is unknown is None."""
+    """Unit and statistics of a metric. A statistic that the metric lacks is UNSET; a statistic with
+    an unknown value is None."""
 
     name: str | UnsetType = UNSET
-    """Name for people, of metrics that are not in the catalog."""
+    """Name for people, only for metrics outside the catalog."""
     unit: str
     avg: Statistic = UNSET
     p1: Statistic = UNSET
@@ -51,7 +51,7 @@ class MetricStats(msgspec.Struct, frozen=True, kw_only=True):
     censored_share: float | UnsetType = UNSET
     """Share of the requests that were cut before their responses ended."""
     beyond: dict[str, float] | UnsetType = UNSET
-    """Of percentiles among these: the value that they exceed."""
+    """For percentiles among these requests: a lower bound."""
     relative_error: float | UnsetType = UNSET
 
     def stat(self, name: str) -> float | None:
@@ -82,19 +82,19 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     was_cancelled: bool = False
     verdict: Severity
     cause: str
-    """Cause of an invalid run if it is known."""
+    """Cause of an invalid run, if known."""
     slo: tuple[ObjectiveResult, ...]
     config: dict[str, Any]
     """The resolved config, as in config.yaml."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The checks that did not pass, the worst first."""
+        """The checks that did not pass, worst first."""
         raise NotImplementedError
 
     @property
     def has_succeeded(self) -> bool:
-        """True if a request completed; of a tool, if all steps did."""
+        """True if a request completed; for a tool, if all steps did."""
         raise NotImplementedError
 
     @property
@@ -104,18 +104,18 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missed_quality(self) -> str:
-        """Why the quality gate is not passed; empty if it is, or if there is none."""
+        """Why the quality gate is not passed; empty if it is passed or absent."""
         return ""
 
     @property
     def slo_outcome(self) -> str:
         """`held`, `missed` or `not judged`; empty without an SLO. A quality gate that is not passed
-        is missed too."""
+        counts as missed."""
         return MISSED if self.missed_quality else outcome_of_all(self.slo)
 
     @property
     def token_source(self) -> str:
-        """Who has counted the tokens, as a sentence; empty without token counts."""
+        """Who counted the tokens, as a sentence; empty without token counts."""
         return ""
 
     @property
@@ -133,7 +133,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """Tag and statistic of the headline values, the most important first."""
+        """Tag and statistic of the headline values, most important first."""
         raise NotImplementedError
 
     @property
@@ -147,7 +147,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """Why the exit code is not 0; empty if it is."""
+        """Reason for a nonzero exit code; empty if it is 0."""
         match self.exit_code:
             case ExitCode.OK:
                 return ""
@@ -173,7 +173,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return next(texts, "") or self.cause or "see verdict.json"
 
     def numbers(self) -> Iterator[tuple[str, str, float]]:
-        """Yield tag, statistic and value of all that was measured."""
+        """Yield tag, statistic and value of all measurements."""
         return numbers_of(self.stats)
 
 

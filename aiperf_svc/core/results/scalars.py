@@ -1,7 +1,7 @@
-"""Computes the metrics that are one number over the whole phase.
+"""Computes the metrics that are a single number over the whole phase.
 
-The catalog has the definition of each. A number that is counted or summed over requests, or that
-follows from other numbers, needs no code here.
+The catalog defines each of them. Numbers that are counted or summed over requests, or derived from
+other numbers, need no code here.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from aiperf_svc.domain.metric_catalog import METRICS, Count, Derived, Population
 from aiperf_svc.domain.outcomes import Outcome
 
 _NEVER = 2**62
-_WHOLE = 2**30
-"""Parts of a request. Sums of whole numbers do not depend on the order of addition."""
+_PARTS_PER_REQUEST = 2**30
+"""Parts of a request. Sums of integers do not depend on the order of addition."""
 
 
 def scalars(rows: PhaseRows, measured: Mapping[str, float]) -> dict[str, float]:
-    """Return every scalar of the catalog that is known. `measured` are those that have another
-    source than a formula."""
+    """Return every known scalar of the catalog. `measured` are those whose source is not a
+    formula."""
     numbers = {**measured, **_from_records(rows)}
     return derived({**numbers, **rates(numbers)})
 
 
 def rates(counts: Mapping[str, float]) -> dict[str, float]:
-    """Return the rates that follow from counts and `benchmark_duration`. Of a run, they are over
-    the whole load, failures included: otherwise a run in which nearly all requests fail would look
+    """Return the rates from counts and `benchmark_duration`. For a run, they cover the whole load
+    including failures; otherwise a run in which nearly all requests fail would look
     fast."""
     seconds = counts.get("benchmark_duration")
     if seconds is None:
@@ -42,10 +42,10 @@ def rates(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def derived(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Return some scalars, and all of the catalog that follow from them."""
+    """Return these scalars, and all of the catalog that are derived from them."""
     found = {tag: float(value) for tag, value in numbers.items()}
     missing = {m.tag: m.scalar for m in METRICS if isinstance(m.scalar, Derived)}
-    # One may follow from another that comes later in the catalog.
+    # One may depend on another that comes later in the catalog.
     while new := {
         tag: value
         for tag, scalar in missing.items()
@@ -84,8 +84,8 @@ def measured_scalars(
     requested_rate: float | None,
     window_ns: int,
 ) -> dict[str, float]:
-    """Return the scalars that come from totals and accounts. A tag is absent if it is undefined.
-    Without accounts, since the requests are only some of a run's, those of the run are absent."""
+    """Return the scalars from totals and accounts. An undefined tag is absent. Without accounts the
+    requests are only a part of a run's, and the scalars of the run are absent."""
     values: dict[str, float] = {
         "request_count": totals.completed,
         "error_request_count": totals.errored,
@@ -114,13 +114,13 @@ def measured_scalars(
 def steady_state_throughput(
     rows: PhaseRows, clocks: ClockMap, *, begin_ns: int, stop_ns: int
 ) -> float | None:
-    """Return the completed requests per second of `[begin_ns, stop_ns)`, each counted by the share
-    of its time that lies within. A count of the requests that ended within would leave out those
-    under way, and no response ends in the first moments of a load. None if none ended within: a
-    window that is shorter than a request has no rate.
+    """Return the completed requests per second of `[begin_ns, stop_ns)`. Each request counts by the
+    share of its time inside. Counting the requests that end inside would miss those in flight, and
+    no response ends in the first moments of a load. None if none ended inside: a window shorter
+    than a request has no rate.
 
     The share of a request that the end of the grace period cuts is unknown. So the window ends
-    before the first of them began, if that leaves most of it.
+    before the first such request began, if that leaves most of it.
     """
     first_cut_ns = _first_cut_ns(rows, clocks)
     if 2 * (min(stop_ns, first_cut_ns) - begin_ns) >= stop_ns - begin_ns:
@@ -134,16 +134,16 @@ def steady_state_throughput(
             for column in ("start_wall_ns", "end_wall_ns")
         )
         has_ended |= bool(((end >= begin_ns) & (end < stop_ns)).any())
-        # A request takes a nanosecond at least.
+        # A request takes at least a nanosecond.
         end = np.maximum(end, start + 1)
         within = np.minimum(end, stop_ns) - np.maximum(start, begin_ns)
         shares = np.maximum(within, 0) / (end - start)
-        inside += int(np.rint(shares * _WHOLE).astype(np.int64).sum())
-    return inside / _WHOLE / ((stop_ns - begin_ns) / 1e9) if has_ended else None
+        inside += int(np.rint(shares * _PARTS_PER_REQUEST).astype(np.int64).sum())
+    return inside / _PARTS_PER_REQUEST / ((stop_ns - begin_ns) / 1e9) if has_ended else None
 
 
 def _first_cut_ns(rows: PhaseRows, clocks: ClockMap) -> int:
-    """Return when the first of the requests that were cut began."""
+    """Return when the first cut request began."""
     first_ns = _NEVER
     for chunk in rows.chunks(Population.SENT):
         cut = chunk.where(chunk["outcome"] == Outcome.CANCELLED)

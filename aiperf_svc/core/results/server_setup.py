@@ -1,9 +1,9 @@
-"""How the server of a run is set up, in the names that other benchmarks use: its framework, GPUs
-and parallelism, for exports of a run.
+"""The setup of a run's server in the terms of other benchmarks: framework, GPUs and parallelism,
+for exports of a run.
 
-The facts are those that the user gives, then those of `provenance.json`. A fact that neither has
-stays unknown, and is not a key here. A flag that is absent from known arguments has the default of
-all servers: one. Arguments are not known as a whole if a file or a variable has some of them.
+Facts from the user take precedence over those of `provenance.json`. A fact in neither is unknown
+and has no key here. A flag that is absent from known arguments has the default of all servers: one.
+Arguments are not completely known if a file or a variable contains some of them.
 """
 
 import json
@@ -20,7 +20,7 @@ FACTS = (
     "recipe_fingerprint", "kv_offloading", "kv_offload_backend", "allocated_cpu_dram_gb", "disagg",
     "is_multinode",
 )  # fmt: skip
-"""Names of facts that a user can give."""
+"""Names of facts that a user can set."""
 SWITCHES = frozenset(("disagg", "is_multinode"))
 """Facts that are `true` or `false`."""
 NUMBERS = frozenset(
@@ -36,15 +36,15 @@ _FLAGS = {
     "pcp_size": ("--prefill-context-parallel-size", "-pcp"),
 }
 """Flags of vLLM and SGLang."""
-_STATED = {"tp": "tp_size", "pp": "pp_size", "dp": "dp_size", "ep": "ep_size"}
-"""Settings by which SGLang describes itself."""
+_REPORTED_SETTINGS = {"tp": "tp_size", "pp": "pp_size", "dp": "dp_size", "ep": "ep_size"}
+"""Names of SGLang's reported settings."""
 _BEFORE_SCRIPT = re.compile(r"-[a-z]*c")
-"""Flag of a shell before a script."""
+"""Shell flag before a script."""
 _HARDWARE = re.compile(r"(?<![A-Z0-9])(GB300|GB200|B300|B200|H200|H100|MI\d{3}X)(?![A-Z0-9])")
 
 
 def read_facts(written: Sequence[str]) -> dict[str, str]:
-    """Return the facts that a user gives as `name=value`. Raises ConfigError."""
+    """Return the user's facts in the form `name=value`. Raises ConfigError."""
     found = {}
     for each in written:
         name, separator, value = each.partition("=")
@@ -63,8 +63,8 @@ def read_facts(written: Sequence[str]) -> dict[str, str]:
 def setup_of(
     provenance: Provenance | None, given: Mapping[str, str], *, gpus: float | None = None
 ) -> dict[str, str]:
-    """Return the known facts by the names of `FACTS`, and `engine_version`. `gpus` is the number
-    that the run's economics have."""
+    """Return the known facts by the names of `FACTS`, and `engine_version`. `gpus` is the number of
+    GPUs in the run's economics."""
     target = provenance.target if provenance is not None else {}
     known = {name: value for name, value in target.items() if value not in ("", UNKNOWN)}
     names: tuple[str, ...] = ("image", "gpus", "gpu_model", "engine_version")
@@ -75,17 +75,17 @@ def setup_of(
         found["framework"] = _FRAMEWORKS[known["engine"]]
     if hardware := _HARDWARE.search(known.get("gpu_model", "").upper()):
         found["hw"] = hardware[1].lower()
-    for name, setting in _STATED.items():
+    for name, setting in _REPORTED_SETTINGS.items():
         if f"server.{setting}" in known:
             found[name] = known[f"server.{setting}"]
     if "node" in known and ";" not in known["node"]:
         found["is_multinode"] = "false"
     if "arguments" in known and found.get("framework") in ("vllm", "sglang"):
-        found |= _of_arguments(known["arguments"])
+        found |= _argument_facts(known["arguments"])
     return found | dict(given)
 
 
-def _of_arguments(text: str) -> dict[str, str]:
+def _argument_facts(text: str) -> dict[str, str]:
     try:
         arguments, is_whole = _words(text)
     except ValueError:
@@ -95,7 +95,7 @@ def _of_arguments(text: str) -> dict[str, str]:
         flag, separator, value = argument.partition("=")
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
         stated = value if separator else following
-        # Pods may have different ones.
+        # Pods may have different commands.
         values[flag] = stated if values.get(flag, stated) == stated else ""
     found = {
         name: next((values[flag] for flag in flags if flag in values), "1" if is_whole else "")
@@ -116,8 +116,8 @@ def _of_arguments(text: str) -> dict[str, str]:
 
 
 def _words(text: str) -> tuple[list[str], bool]:
-    """Return the words of a command, those of a shell's script among them, and whether these are
-    all that the server gets. Raises ValueError."""
+    """Return the words of a command, including those of a shell's script, and whether the server
+    gets no others. Raises ValueError."""
     words: list[str] = []
     is_whole = True
     for argument in shlex.split(text):
@@ -126,7 +126,7 @@ def _words(text: str) -> tuple[list[str], bool]:
             words += shlex.split(argument.replace("\\\n", " "))
         else:
             words.append(argument)
-    # The commands of several pods, or of a script, end with it.
+    # It ends the commands of several pods or of a script.
     words = [word.rstrip(";") for word in words]
     is_file = any(word.endswith(".sh") or word.partition("=")[0] == "--config" for word in words)
     return words, is_whole and not is_file

@@ -1,13 +1,13 @@
-"""The results of a run by slices of time, from its records: how the server did in the first ten
-seconds, and in the next; and those of its steady part.
+"""The results of a run by time slices, from its records: the server's behaviour in the first ten
+seconds, in the next ten, and so on; and the results of its steady part.
 
 A request belongs to the slice in which it was started, as in AIPerf, so a slice shows how the
-server treated the requests of that time. A request without a connection belongs to the slice of its
+server handled the requests of that time. A request without a connection belongs to the slice of its
 due time.
 
-The rule in the config finds the steady part. By shares of time, the window is the time of sending
-without a part at its beginning and its end. By concurrency, it is the longest span in which the
-number in flight never fell below a share of its peak for longer than the refill of a slot takes.
+The config's rule finds the steady part. By shares of time, the window is the sending time without a
+part at its beginning and its end. By concurrency, it is the longest span in which the number in
+flight never fell below a share of its peak for longer than the refill of a slot.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,15 +34,15 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 
 Times = NDArray[np.int64]
 _REFILL_NS = 10_000_000
-"""Longest time below the share that does not interrupt the span: responses that end together are
-followed by the next requests of their users within it."""
+"""Maximum time below the share that does not interrupt the span. Within it, users send their next
+requests after responses that end together."""
 
 
 def steady_window(
     rule: SteadyState, window: LoadWindow, starts: Times, ends: Times
 ) -> tuple[int, int]:
-    """Return the begin and the end of the steady part. `starts` and `ends` are those of all
-    requests that were sent, in any order."""
+    """Return the begin and the end of the steady part. `starts` and `ends` are those of all sent
+    requests, in any order."""
     if rule.concurrency is not None:
         return _busiest_span(rule.concurrency, starts, ends)
     length = window.sent_until_ns - window.begin_ns
@@ -66,28 +66,28 @@ def _busiest_span(share: float, starts: Times, ends: Times) -> tuple[int, int]:
 
 
 MOST_SLICES = 10_000
-"""The width is doubled until a run has no more slices than that."""
+"""The width is doubled until a run has at most this many slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The requests that were started within a part of the run."""
+    """The requests started within a part of the run."""
 
     index: int
-    """Number of the slice from the start of the load; slices without a request are left out."""
+    """Number of the slice from the start of the load. Slices without requests are skipped."""
     start_wall_ns: int
     end_wall_ns: int
     is_complete: bool
-    """False for the last one, if no request was sent to its end: its rates are over its part of
-    the load, as those of the run are over the whole load."""
+    """False for the last slice, if sending stopped before its end. Its rates then cover its part of
+    the load, as those of the run cover the whole load."""
     metrics: dict[str, MetricStats]
 
 
 def slices(
     columns: Columns, context: FinishedRun, *, width_ns: int, has_unsent: bool = False
 ) -> Iterator[Slice]:
-    """Yield the slices of the profiling phase, in order of time. `has_unsent` says whether requests
-    were due and never sent. Uses memory for two numbers a request, and for the records of one
+    """Yield the slices of the profiling phase, in order of time. `has_unsent`: some due requests
+    were never sent. Uses memory for two numbers per request and for the records of one
     slice."""
     clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
     totals = add_up(PhaseRows(columns), clocks)
@@ -95,10 +95,10 @@ def slices(
         return
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
     begin_ns = window.begin_ns
-    # By the clock, some requests start just outside of the load: they belong to its first and its
-    # last slice. Slices of their own would be nearly empty, and their rates arbitrarily high.
+    # By the clock, some requests start just outside the load; they belong to its first and last
+    # slice. Separate slices would be nearly empty, with arbitrarily high rates.
     sending_ns = window.sent_until_ns if window.stop_ns else totals.last_tried + 1
-    # Where the credits ran out, a part that ended with the last start could be arbitrarily short.
+    # If the credits ran out, a part that ended with the last start could be arbitrarily short.
     last_ns = sending_ns if window.stop_ns else max(sending_ns, window.end_ns)
     while (last_ns - begin_ns) > MOST_SLICES * width_ns:
         width_ns *= 2
@@ -133,9 +133,9 @@ def steady_part(
     *,
     has_unsent: bool = False,
 ) -> SteadyStats:
-    """Return the results of the steady part of a run: of the requests that were started in it, or
-    due in it without a connection, with rates over its length. `goodput` are the limits of good
-    requests; `has_unsent` says whether requests were due and never sent."""
+    """Return the results of the steady part of a run: of the requests started in it, or due in it
+    without a connection, with rates over its length. `goodput` are the limits of good requests;
+    `has_unsent`: some due requests were never sent."""
     every = np.flatnonzero(
         (np.asarray(columns["phase"]) == Phase.PROFILING)
         & (np.asarray(columns["outcome"]) != Outcome.UNSENT)
@@ -172,7 +172,7 @@ def _measured(
     *,
     has_unsent: bool,
 ) -> dict[str, MetricStats]:
-    """Return the metrics of some rows, with rates over a length."""
+    """Return the metrics of these rows, with rates over a length."""
     measured = measured_scalars(
         add_up(part, clocks), None, requested_rate=None, window_ns=length_ns
     )
@@ -183,8 +183,8 @@ def _measured(
 def _numbered(
     columns: Columns, clocks: ClockMap, window_ns: tuple[int, int], width_ns: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of the phase's requests that were tried, ordered by slice, and the slices.
-    The window has the begin of the first slice and the end of the last one."""
+    """Return the rows of the phase's attempted requests, ordered by slice, and the slices. The
+    window has the begin of the first slice and the end of the last one."""
     is_tried = np.asarray(columns["outcome"]) != Outcome.UNSENT
     rows = np.flatnonzero(is_tried & (np.asarray(columns["phase"]) == Phase.PROFILING))
     started = np.asarray(columns["start_wall_ns"])[rows]

@@ -1,9 +1,9 @@
-"""Objectives and goodput: limits on metrics, read, checked and judged.
+"""Objectives and goodput: reads, checks and judges limits on metrics.
 
-A latency exists only for a request that got a response. When a server refuses most requests, the
-few that succeed are often the fast ones, and their percentiles look good. So an objective checks
-two more conditions besides its limit: the statistic leaves out no more requests than the error
-budget allows, and it has enough values.
+Only a request with a response has a latency. If a server refuses most requests, the few that
+succeed are often the fast ones, and their percentiles look good. So an objective checks two more
+conditions besides its limit: the statistic omits no more requests than the error budget allows, and
+it has enough values.
 """
 
 import math
@@ -29,31 +29,31 @@ from aiperf_svc.domain.outcomes import Outcome
 _SECOND_NS = 10**9
 
 OF_GOODPUT = ("goodput", "good_request_count")
-"""Metrics that have data only with limits of a good request."""
+"""Metrics that require limits of a good request."""
 OF_FIRST_TOKEN = ("intended_time_to_first_token", "time_to_first_token")
 OF_A_RATE = ("requested_rate", "achieved_rate", "rate_achievement")
-"""Metrics that have data only in an open loop."""
+"""Metrics that require an open loop."""
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcomes of the requests that were due in the phase."""
+    """Outcomes of the phase's due requests."""
 
     completed: int
     errored: int = 0
     timed_out: int = 0
-    """Those of `errored` that timed out."""
+    """Part of `errored` that timed out."""
     cancelled: int = 0
     unsent: int = 0
     lost: int = 0
 
     @property
     def due(self) -> int:
-        """Number of requests that were due."""
+        """Number of due requests."""
         return self.completed + self.errored + self.cancelled + self.unsent + self.lost
 
     def missing_from(self, metric: Metric) -> dict[str, int]:
-        """Return the number of requests that the metric's statistics leave out, by outcome. A
-        metric takes its right-censored values into account."""
+        """Return the number of requests that the metric's statistics omit, by outcome. A metric
+        with right-censored values includes them."""
         is_of_requests = metric.population is not Population.CONNECTIONS
         if metric.kind not in (Kind.RECORD, Kind.POOLED) or not is_of_requests:
             return {}
@@ -71,7 +71,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def over_budget(metric: Metric, failures: Failures, budget: float) -> str:
-    """Return why the requests that the metric leaves out are too many; empty if they are not."""
+    """Return why the metric omits too many requests; empty if it does not."""
     missing = {name: count for name, count in failures.missing_from(metric).items() if count > 0}
     count = sum(missing.values())
     if not count or count / failures.due <= budget:
@@ -84,7 +84,7 @@ def over_budget(metric: Metric, failures: Failures, budget: float) -> str:
 
 
 def too_few_values(stat: str, distribution: Distribution) -> str:
-    """Return why there are too few values for the percentile; empty if there are enough."""
+    """Return why the percentile has too few values; empty if it has enough."""
     if stat not in distribution.unreliable:
         return ""
     q = QUANTILES[stat]
@@ -94,8 +94,8 @@ def too_few_values(stat: str, distribution: Distribution) -> str:
 
 
 def too_near(value: float | None, bound: str, limit: float, stat: str, found: Distribution) -> str:
-    """Return why a value is too near to the limit: the percentile of a histogram has an error.
-    Empty if it is not."""
+    """Return why a value is too close to the limit, since the percentile of a histogram has an
+    error. Empty if it is not."""
     error = found.relative_error
     if value is None or not error or stat not in QUANTILES:
         return ""
@@ -108,8 +108,8 @@ def too_near(value: float | None, bound: str, limit: float, stat: str, found: Di
 
 def check_slo(slo: Slo, *, is_streaming: bool = True, is_open_loop: bool = True) -> list[str]:
     """Return every problem of an SLO as one line: what is wrong, and what was expected.
-    `is_streaming` says whether responses stream, `is_open_loop` whether requests have a rate;
-    without that, some metrics have no data."""
+    `is_streaming`: responses stream; `is_open_loop`: requests have a rate. Some metrics need
+    these."""
     problems: list[str] = []
     for number, objective in enumerate(slo.objectives):
         where = f"slo.objectives.{number}"
@@ -162,9 +162,9 @@ def judge(
 ) -> tuple[ObjectiveResult, ...]:
     """Compare the measured values, `measured(tag, stat)`, with every limit.
 
-    An objective is missed if its value is outside the limit, or if the statistic leaves out more
-    requests than the error budget allows. Otherwise it is not judged if it has no value, or if a
-    percentile has too few values or is nearer to the limit than its error.
+    An objective is missed if its value exceeds the limit, or if the statistic omits more requests
+    than the error budget allows. Otherwise it is not judged if it has no value, or if a percentile
+    has too few values or is closer to the limit than its error.
     """
     results = []
     for objective in limits.objectives:
@@ -200,8 +200,8 @@ def judge(
 
 
 def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
-    """Count the completed requests within every limit. A request for which a metric is undefined is
-    bad. A limit is the highest good value, or the lowest if higher is better."""
+    """Count the completed requests within every limit. A request with an undefined metric is bad. A
+    limit is the highest good value, or the lowest one if higher is better."""
     return sum(_count_good(rows.chunks(Population.COMPLETED), limits))
 
 
@@ -217,15 +217,15 @@ def _count_good(chunks: Iterable[Chunk], limits: Mapping[str, float | str]) -> t
 
 
 def good_requests(rows: PhaseRows, limits: Mapping[str, float | str]) -> dict[str, float]:
-    """Return the number of good requests by tag; nothing without limits."""
+    """Return the number of good requests by tag; empty without limits."""
     return {"good_request_count": float(count_good(rows, limits))} if limits else {}
 
 
 def judge_tiers(
     limits: Slo, rows: PhaseRows, *, due: int, window_ns: int
 ) -> tuple[TierResult, ...]:
-    """Return the goodput of each tier, in the order of the config. `due` is the number of due
-    requests of clients that wait for the end."""
+    """Return the goodput of each tier, in the config's order. `due` is the number of due requests
+    of clients that wait for the end."""
     found = []
     for name, tier in limits.goodput_tiers.items():
         waiting, leaving = _count_good(rows.chunks(Population.COMPLETED), tier)
@@ -237,7 +237,7 @@ def judge_tiers(
 
 
 def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_]:
-    """Return which of these requests are within every limit, if they completed."""
+    """Return which of these requests are within every limit, assuming that they completed."""
     good = np.ones(chunk.rows, dtype=np.bool_)
     for tag, raw in limits.items():
         metric = CATALOG[tag]
@@ -250,8 +250,8 @@ def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_
 
 
 def first_token_limit_ms(limits: Slo) -> float | None:
-    """Return the limit of the time to the first token, of a good request or of an objective; None
-    if there is none."""
+    """Return the limit for the time to the first token, from good requests or an objective; None
+    without one."""
     given = [(tag, limits.goodput.get(tag)) for tag in OF_FIRST_TOKEN]
     for tag, raw in (*given, *_upper_limits(limits).items()):
         if tag in OF_FIRST_TOKEN and raw is not None:
@@ -260,14 +260,14 @@ def first_token_limit_ms(limits: Slo) -> float | None:
 
 
 def limits_of(slo: Slo) -> dict[str, float | str]:
-    """Return the limits of single requests: those of the goodput, else the upper ones of the
-    objectives."""
+    """Return the limits for single requests: those of the goodput, or else the objectives' upper
+    ones."""
     return dict(slo.goodput) or _upper_limits(slo)
 
 
 def _upper_limits(slo: Slo) -> dict[str, float | str]:
-    """Return the upper limits of the objectives on metrics of requests. Of several on one metric
-    the highest: a limit on its median is one that half of the requests may exceed."""
+    """Return the upper limits of the objectives on metrics of requests. If a metric has several,
+    the highest one, because half of the requests may exceed a limit on the median."""
     found: dict[str, float | str] = {}
     for each in slo.objectives:
         metric = CATALOG[each.metric]
@@ -282,7 +282,7 @@ def _upper_limits(slo: Slo) -> dict[str, float | str]:
 def recovery(
     rows: PhaseRows, clocks: ClockMap, window: LoadWindow, slo: Slo
 ) -> tuple[Recovered, str]:
-    """Return a function that finds when the SLO holds again, and its criterion in words; empty
+    """Return a function that finds when the SLO holds again, and its criterion in words, empty
     without a limit for single requests."""
     limits = limits_of(slo)
     if not limits:
@@ -328,7 +328,7 @@ def _absent(where: str, metric: Metric) -> list[str]:
 
 
 def unknown_metric(tag: str) -> str:
-    """Return that there is no such metric, and which is meant."""
+    """Return the message for an unknown metric, with similar names."""
     near = nearest_tags(tag)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; see docs/metrics.md for all"
     return f"{tag!r} is not a metric{hint}"

@@ -1,6 +1,6 @@
 """The limits of a run's objectives and goodput, and their outcomes.
 
-A limit is a number in the metric's unit, or a text with a unit of its kind: `9Gbit/s`, `250us`,
+A limit is a number in the metric's unit, or a text with a compatible unit: `9Gbit/s`, `250us`,
 `1.5GB/s`, `2%`.
 """
 
@@ -16,15 +16,15 @@ from aiperf_svc.domain.number_text import exact, number, readable_unit, signific
 from aiperf_svc.domain.shown_table import ShownTable
 
 BATCHES = 10
-"""Number of batches of a run. More of them would be shorter, and neighbours in a busy queue would
-depend on each other; 20 would make the interval only 4% narrower."""
+"""Number of batches of a run. With more, batches would be shorter, and neighbours in a busy queue
+would depend on each other; 20 would narrow the interval by only 4%."""
 LEAST_IN_BATCH = 10
-"""Fewest requests in a batch for a statistic of the batch."""
+"""Minimum number of requests in a batch for a statistic of the batch."""
 _NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 
 
 def limit_of(unit: str, limit: float | str) -> float:
-    """Return a limit in the unit of its metric. Raises ValueError that says what is expected."""
+    """Return a limit in its metric's unit. Raises ValueError that says what is expected."""
     value = _parsed(unit, limit.strip()) if isinstance(limit, str) else float(limit)
     if not math.isfinite(value):
         raise ValueError("expected a finite number")
@@ -79,8 +79,8 @@ class TierResult(msgspec.Struct, frozen=True):
     limits: dict[str, float | str]
     good_request_count: int
     attainment: float | None
-    """Share of the due requests that are good, failures and unsent ones included, without those of
-    clients that leave early; None if none was due."""
+    """Share of good requests among the due ones, failures and unsent ones included, without clients
+    that leave early; None if none was due."""
     goodput: float | None
     """Good requests per second of the load; None if it took no time."""
 
@@ -90,7 +90,7 @@ class TierResult(msgspec.Struct, frozen=True):
 
 
 def tier_tables(tiers: Iterable[TierResult]) -> list[ShownTable]:
-    """Return the goodput by each set of limits."""
+    """Return the goodput for each set of limits."""
     rows = [
         (
             each.name,
@@ -117,7 +117,7 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     unit: str
     ok: bool
     reason: str = ""
-    """Reason why the objective does not hold; empty if it holds."""
+    """Reason why the objective is not held; empty if it is."""
     judged: bool = True
     """False if the measured values do not decide whether the limit holds. Then `ok` is false."""
 
@@ -130,13 +130,13 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
 
     @property
     def readable(self) -> "ObjectiveResult":
-        """The objective in a unit in which its numbers are short."""
+        """The objective in a unit that makes its numbers short."""
         return self.in_unit(
             *readable_unit(self.unit, max(abs(self.limit), abs(self.measured or 0.0)))
         )
 
     def in_unit(self, divisor: float, unit: str) -> "ObjectiveResult":
-        """Return the objective with its numbers over a divisor."""
+        """Return the objective with its numbers divided by a divisor."""
         measured = None if self.measured is None else self.measured / divisor
         return replace(self, limit=self.limit / divisor, measured=measured, unit=unit)
 
@@ -151,8 +151,8 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
 
 
 def outside(value: float | None, bound: str, limit: float, *, beyond: float | None = None) -> str:
-    """Return that a value is outside the limit; empty if it is inside or not known. A value that
-    was not observed is at least `beyond`."""
+    """Return how a value exceeds the limit; empty if it does not or is unknown. An unobserved value
+    is at least `beyond`."""
     if bound == "max":
         least = beyond if value is None else value
         return "above the limit" if least is not None and least > limit else ""
@@ -173,9 +173,9 @@ class ObjectiveBatches(msgspec.Struct, frozen=True, kw_only=True):
     limit: float | None
     """In the metric's unit; None for `GOODPUT`."""
     counts: tuple[int, ...]
-    """Requests of each batch that have a value, or were due, for `GOODPUT`."""
+    """Requests of each batch that have a value; for `GOODPUT`, that were due."""
     totals: tuple[float, ...]
-    """Those beyond the limit, or that are not good; of an average, the sum of the values."""
+    """Requests beyond the limit or not good; for an average, the sum of the values."""
 
 
 HELD, MISSED, NOT_JUDGED = "held", "missed", "not judged"
@@ -183,7 +183,7 @@ HELD, MISSED, NOT_JUDGED = "held", "missed", "not judged"
 
 
 def outcome_of_all(objectives: Iterable[ObjectiveResult]) -> str:
-    """Return the outcome of several objectives: the worst one, where one that is missed is worse
-    than one that is not judged; empty without objectives."""
+    """Return the outcome of several objectives: the worst one, where missed is worse than not
+    judged; empty without objectives."""
     words = {objective.outcome for objective in objectives}
     return next((word for word in (MISSED, NOT_JUDGED, HELD) if word in words), "")

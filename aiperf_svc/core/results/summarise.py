@@ -39,7 +39,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     """Return the results of the profiling phase.
 
     `columns` are the base columns of all records of the run, by METRIC_DTYPE's names; `chunk_gaps`
-    are the pooled gaps between chunks. Uses memory for three columns of eight bytes at most.
+    are the pooled gaps between chunks. Uses memory for at most three columns of eight bytes.
     """
     rows = PhaseRows(columns)
     clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
@@ -158,7 +158,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
 
 
 def _with_rules(verdict: Verdict, config: BenchmarkConfig) -> Verdict:
-    """Return the verdict with a note on the rules of the scenario."""
+    """Return the verdict with a note on the scenario's rules."""
     if config.scenario is None:
         return verdict
     found = note("scenario", conformance(config.model_dump(mode="json")))
@@ -172,8 +172,8 @@ def _scaling(
     context: FinishedRun,
     asked_s: tuple[float, ...],
 ) -> ScalingResult | None:
-    """Return how the server's replicas followed the load; None of a run that did not watch them.
-    `asked_s` are the times at which events asked for another number of replicas."""
+    """Return how the server's replicas followed the load; None if the run did not watch them.
+    `asked_s` are the times at which events requested another number of replicas."""
     if context.scaling is None:
         return None
     end_s = (window.sent_until_ns - window.begin_ns) / 1e9
@@ -188,7 +188,7 @@ def _scaling(
 
 
 def _accounts(context: FinishedRun) -> Accounts:
-    """Return the accounts of the profiling phase. The warmup's are only checked."""
+    """Return the accounts of the profiling phase. Those of the warmup are only checked."""
     accounts = balance(
         Phase.PROFILING, (w.account for w in context.workers), granted=context.credits_granted
     )

@@ -1,5 +1,5 @@
 """The inputs and the summary of a finished run in the records manager. The summary stays in memory
-and has the samples that plots need. `inference_result` converts it to the results that leave the
+and contains the samples for plots. `inference_result` converts it to the results that leave the
 process."""
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ from aiperf_svc.protocol.messages.reports import AddressUse, ClockEstimate, Hook
 
 
 class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Data on one worker's part in the run."""
+    """One worker's part in the run."""
 
     rank: int
     account: WorkerAccount
@@ -55,11 +55,11 @@ class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EarlyEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Objectives that a run misses, however the requests that it did not send would have ended."""
+    """Objectives that a run misses, whatever the outcome of its unsent requests would have been."""
 
     text: str
     batches: tuple[ObjectiveBatches, ...]
-    """Batches of these objectives, as if every other request of the load were within the limit."""
+    """Batches of these objectives, assuming that every other request is within the limit."""
 
 
 NetworkTimes = Mapping[str, Histogram]
@@ -67,7 +67,7 @@ NetworkTimes = Mapping[str, Histogram]
 
 
 class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Data on a finished run that are not in its metric records."""
+    """Data about a finished run beyond its metric records."""
 
     run_id: str
     config: BenchmarkConfig
@@ -79,8 +79,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     credits_granted: int | None = None
     """Credits granted by the timing manager in the profiling phase."""
     scheduled_rate: float = 0.0
-    """Conversations per second until the stop, of a fixed schedule or of a rate that changes; 0:
-    the load has neither."""
+    """Conversations per second until the stop, for a fixed schedule or a changing rate; 0: the load
+    has neither."""
     lost_services: tuple[str, ...] = ()
     health: tuple[Health, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
@@ -88,30 +88,30 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why the run failed; empty if it did not."""
     was_cancelled: bool = False
     early_end: EarlyEnd | None = None
-    """Why the load ended before its time; None if it did not."""
+    """Why the load ended early; None if it did not."""
     is_complete: bool = True
     cli_command: str = ""
     topology: RunLayout = RunLayout()
     target_addresses: tuple[AddressUse, ...] = ()
     """Use of each address of the target, except by lost workers."""
     scaling: ScalingReport | None = None
-    """What the runner has seen of the server's replicas."""
+    """The runner's observations of the server's replicas."""
     hooks: tuple[HookCall, ...] = ()
     """Requests to the server before and after the phases."""
     events: tuple[EventReport, ...] = ()
-    """What the runner reported of the events of the config."""
+    """The runner's reports on the events of the config."""
     host: dict[str, str] = {}
     """The machine of the records manager; in a local run, of all services."""
     quality: QualityResult | None = None
     """Outcome of the quality gate after the load; None without one."""
     network: tuple[NetworkTimes, ...] = ()
-    """Network times of the connections to each URL of the target, without those of lost workers."""
+    """Network times of the connections to each URL of the target, without lost workers' times."""
     streams: tuple[bytes, bytes] | None = None
     """`turns` and `streams` of the dataset's shape; None if its entries are not session trees."""
 
     @property
     def requested_rate(self) -> float | None:
-        """Rate that the load asks for; None in closed loop."""
+        """Rate that the load requests; None in closed loop."""
         load = self.config.load
         if load.user_centric is not None:
             return load.user_centric.rate
@@ -124,7 +124,7 @@ class MetricSummary(msgspec.Struct, frozen=True):
     tag: str
     distribution: Distribution
     quantiles: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
-    """Points for plots: shares in 0..1 and the values there."""
+    """Points for plots: shares in 0..1 and their values."""
 
     def stat(self, name: str) -> float | None:
         """Return a statistic such as `avg` or `p99`, or None."""
@@ -164,7 +164,7 @@ def metric_stats(
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of one run in memory. Exports and report only write what is here."""
+    """The results of one run in memory. Exports and the report only write these."""
 
     context: FinishedRun
     metrics: dict[str, MetricSummary]
@@ -190,7 +190,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     steady_state: SteadyStats | None = None
     """None without a rule in the config."""
     cache: CacheUse | None = None
-    """Cached tokens by turn and by conversation; None without conversations, or if they are
+    """Cached tokens by turn and by conversation; None without conversations, or if
     unknown."""
     context_overflows: tuple[TurnOverflow, ...] = ()
     """The turns at which prompts were too long for the server, if there are several turns."""
@@ -199,17 +199,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     provenance: Provenance | None = None
     """Hardware and software of client and target."""
     scaling: ScalingResult | None = None
-    """How the server's replicas followed the load, of a run that watched them."""
+    """How the server's replicas followed the load, if the run watched them."""
     events: tuple[Disturbance, ...] = ()
-    """What each event of the config did to the load."""
+    """Effects of each event of the config on the load."""
     due_counts: DueCounts | None = None
-    """Requests by due time, of a run with events."""
+    """Requests by due time, if the run had events."""
     client: SourceLog | None = None
     """Load of this program's own services over time."""
 
     @property
     def has_succeeded(self) -> bool:
-        """True if a request has completed, so that there are latencies."""
+        """True if a request has completed, so there are latencies."""
         return self.scalars["request_count"] > 0
 
     def measured(self, tag: str, stat: str) -> float | None:
@@ -223,8 +223,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> InferenceResult:
-    """Return the results that leave the process: what the summary, its verdict and its context have
-    under the same name, and what has another form there. `aiperf_config` is the config with
+    """Return the results that leave the process. Members of the summary, its verdict and its
+    context keep their names, except those with another form. `aiperf_config` is the config with
     AIPerf's names, as JSON."""
     context, early_end = summary.context, summary.context.early_end
     changed = {
@@ -251,7 +251,7 @@ def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> Inferen
 
 
 def error_counts(samples: Iterable[ErrorSample]) -> tuple[ErrorCount, ...]:
-    """Return the errors of the profiling phase by kind, status and first message, the most frequent
+    """Return the errors of the profiling phase by kind, status and first message, most frequent
     first."""
     counts: dict[tuple[int, int, str], int] = {}
     for sample in samples:

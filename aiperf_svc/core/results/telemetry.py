@@ -1,9 +1,9 @@
 """Adds the metrics of servers, GPU exporters and this program's own services to a summary.
 
-Among them are the numbers by which throughput becomes economics: GPUs, their price, power and
-energy. What follows from these, such as tokens a second for each GPU, is in the catalog. The number
-of GPUs is that of the config, else that of the pages of GPUs, else that of the stack's own target.
-The energy is used only if it is that of all GPUs.
+They include the numbers for the economics of throughput: GPUs, their price, power and energy. The
+catalog contains the derived metrics, such as tokens per second and GPU. The number of GPUs comes
+from the config, else from the pages of GPUs, else from the stack's own target.
+Energy is only used if it covers all GPUs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,18 +31,18 @@ from aiperf_svc.domain.number_text import count
 
 
 class EconomicNumbers(NamedTuple):
-    """Scalars of the catalog, and where they are from."""
+    """Scalars of the catalog, and their sources."""
 
     scalars: dict[str, float]
     text: str = ""
-    """For readers; empty if the number of GPUs is unknown."""
+    """Note for readers; empty if the number of GPUs is unknown."""
 
 
 def economic_numbers(
     config: BenchmarkConfig, *, counted: int, joules: float | None
 ) -> EconomicNumbers:
-    """Return what is known of a run. `counted` GPUs are on its pages, which show `joules` of
-    energy under load; None: unknown."""
+    """Return the numbers of a run. `counted` GPUs are on its pages, which show `joules` of energy
+    under load; None: unknown."""
     economics = config.economics
     gpus, source = _gpus(config, counted)
     if not gpus:
@@ -91,7 +91,7 @@ def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLo
 
 
 def _with_economics(summary: Summary, used: Sequence[SourceLog], facts: LoadFacts) -> Summary:
-    """Return the summary with what follows from the number of GPUs, their price and energy."""
+    """Return the summary with the metrics derived from the GPUs' number, price and energy."""
     system = summary.system
     joules = system.metrics.get("gpu_energy") if system is not None else None
     counted = len(list(gpus(used)))
@@ -111,9 +111,9 @@ def _with_economics(summary: Summary, used: Sequence[SourceLog], facts: LoadFact
 
 
 def _objectives(summary: Summary) -> tuple[ObjectiveResult, ...]:
-    """Return the objectives, of which those on single numbers are judged again: they may be on
-    those that were added."""
-    # Failed requests and too few values do not matter to a single number.
+    """Return the objectives, with those on single numbers judged again, because they may refer to
+    the added metrics."""
+    # Failed requests and too few values do not affect a single number.
     again = judge(summary.context.config.slo, summary.measured, {}, Failures(completed=0))
     return tuple(
         new if CATALOG[new.metric].kind is Kind.SCALAR else old
@@ -127,7 +127,7 @@ def _steady_economics(
     used: Sequence[SourceLog],
     facts: LoadFacts,
 ) -> SteadyStats | None:
-    """Return the steady part with the same numbers, and the energy of its own time."""
+    """Return the steady part with the same metrics, and the energy of its own time."""
     if steady is None or not steady.metrics:
         return steady
     own = {tag: value for tag, value in numbers.items() if tag != "gpu_joules"}
@@ -157,7 +157,7 @@ def _load_facts(summary: Summary) -> LoadFacts:
     profiling = summary.context.profiling
     config = summary.context.config
     load = config.load
-    # Those of session trees have pauses, and streams beside each other.
+    # Session trees have pauses and parallel streams.
     is_steady = config.dataset.kind not in AGENT_TRACES
     has_users = is_steady and not load.is_open_loop and not load.prefill_concurrency
     begin_ns = profiling.start_wall_ns or summary.first_start_wall_ns
@@ -187,7 +187,7 @@ def _load_facts(summary: Summary) -> LoadFacts:
 
 
 def _unnatural(summary: Summary) -> str:
-    """Return what makes the accepted share of drafts unlike that of real use."""
+    """Return why the share of accepted drafts is unlike that of real use."""
     context = summary.context
     dataset, extra = context.config.dataset, context.config.endpoint.extra_inputs
     facts = context.topology.dataset
@@ -202,8 +202,8 @@ def _unnatural(summary: Summary) -> str:
 
 
 def _last_start_ns(summary: Summary, begin_ns: int) -> int:
-    """Return the start of the last part of the timeline in which requests were started. The load is
-    held until then."""
+    """Return the start of the last timeline bin in which requests were started. The load is held
+    until then."""
     line = summary.timeline
     if line is None or not line.started_per_s.any():
         return begin_ns

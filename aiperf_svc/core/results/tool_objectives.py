@@ -1,4 +1,4 @@
-"""Objectives on the metrics of a benchmark that ran a tool on ranks: checked and judged."""
+"""Checks and judges objectives on the metrics of a benchmark that ran a tool on ranks."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def check_objectives(slo: Slo, metrics: Sequence[MetricInfo]) -> list[str]:
 def judge_objectives(
     slo: Slo, infos: Sequence[MetricInfo], measured: Sequence[MetricResult]
 ) -> tuple[ObjectiveResult, ...]:
-    """Compare every limit with what was measured. What was not measured is not judged. The
+    """Compare every limit with the measurements. Limits without a measurement are not judged. The
     objectives have passed `check_objectives` with these `infos`."""
     by_tag = {metric.tag: metric for metric in infos}
     found = {metric.info.tag: metric for metric in measured}

@@ -1,4 +1,4 @@
-"""The results of a benchmark that ran a tool on ranks, whatever the tool."""
+"""The results of a benchmark that ran any tool on ranks."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
@@ -14,7 +14,7 @@ from aiperf_svc.protocol.messages.reports import RankInfo
 from aiperf_svc.protocol.messages.steps import RankWitness
 
 SCHEMA = "run-result/1"
-"""`schema_version` of results.json. The number is raised when a key changes its meaning."""
+"""`schema_version` of results.json. It is raised when a key changes its meaning."""
 STATS = ("avg", "min", "max", "std", "p50")
 """Statistics of a metric, over all repetitions and measured steps."""
 
@@ -26,7 +26,7 @@ class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the step."""
     repetition: int
     labels: dict[str, str] = {}
-    """What distinguishes the step's values from those of others: `{"from": "node-1", ...}`."""
+    """Labels that distinguish the step's values from other steps': `{"from": "node-1", ...}`."""
     value: float
 
 
@@ -45,7 +45,7 @@ class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, info: MetricInfo, values: Sequence[MetricValue]) -> Self:
-        """The statistics of these values, of which there is at least one."""
+        """Return the statistics of these values, at least one."""
         numbers = [each.value for each in values]
         return cls(
             info=info,
@@ -59,7 +59,7 @@ class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def by_pair(self) -> dict[tuple[str, str], float]:
-        """The average over repetitions for each pair of nodes, by the labels `from` and `to`."""
+        """Return the average over repetitions of each pair of nodes, by labels `from` and `to`."""
         found: dict[tuple[str, str], list[float]] = {}
         for each in self.values:
             if "from" in each.labels and "to" in each.labels:
@@ -67,18 +67,18 @@ class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
         return {pair: fmean(values) for pair, values in found.items()}
 
     def stat(self, name: str) -> float | None:
-        """One of `STATS`; None where it is not defined."""
+        """Return one of `STATS`; None if it is not defined."""
         value: float | None = getattr(self, name)
         return value
 
     @property
     def unit(self) -> tuple[float, str]:
-        """Divisor and name of the unit in which its values are short."""
+        """Divisor and name of the unit that makes its values short."""
         return readable_unit(self.info.unit, self.max)
 
     @property
     def stats(self) -> MetricStats:
-        """The statistics that joint results have."""
+        """The statistics used in joint results."""
         return MetricStats(
             name=self.info.name,
             unit=self.info.unit,
@@ -112,8 +112,8 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
         return self.table.name.replace("_", " ")
 
     def shown(self) -> tuple[list[tuple[str, str]], list[list[str]]]:
-        """Return name and unit of each column, and the cells of the rows, as people read them. In a
-        table by size, each size has its own unit."""
+        """Return name and unit of each column, and the cells of the rows, for people. In a table by
+        size, each size has its own unit."""
         columns, rows = self.table.columns, self.table.rows
         is_size = columns[0].unit == "bytes"
         heads, texts = [], []
@@ -134,7 +134,7 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepWitness(RankWitness, frozen=True, kw_only=True, array_like=False):
-    """What the courier of one rank observed during a step."""
+    """Measurements of one rank's courier during a step."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,26 +144,26 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """1, 2, … over all attempts of the run."""
     name: str
     repetition: int
-    """1, 2, …; 0: of a step that only prepares."""
+    """1, 2, …; 0: a step that only prepares."""
     attempt: int
     folder: str
     """Folder of its raw output, below `raw/`."""
     is_measured: bool
     labels: dict[str, str] = {}
     problem: str = ""
-    """Why it failed; empty when it did not."""
+    """Why it failed; empty if it did not."""
     was_retried: bool = False
     """Whether another attempt at the same step followed."""
     due_wall_ns: int = 0
     started_wall_ns: int = 0
-    """When the last rank had started its commands; 0: none has."""
+    """When the last rank had started its commands; 0: none started."""
     ended_wall_ns: int = 0
     duration_s: float = 0.0
-    """From the last rank's start to the end of the last command."""
+    """Time from the last rank's start to the end of the last command."""
     expected_s: float = 0.0
-    """How long it should take; 0: unknown."""
+    """Expected time; 0: unknown."""
     start_skew_ms: float | None = None
-    """From the first rank's start to the last one's; None with fewer than two."""
+    """Time from the first rank's start to the last one's; None with fewer than two."""
     values: dict[str, float] = {}
     """Metric tag to value."""
     tools: dict[int, str] = {}
@@ -182,13 +182,13 @@ class StepAccounts(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of the steps: planned = completed + failed + lost."""
 
     planned: int
-    """Steps of the run, with all repetitions."""
+    """Steps of the run, repetitions included."""
     completed: int
     failed: int
     lost: int
-    """Steps that were not run, or of which no record came."""
+    """Steps that did not run or have no record."""
     retried: int
-    """Attempts that failed and were followed by another."""
+    """Failed attempts that another attempt followed."""
 
     @property
     def text(self) -> str:
@@ -201,14 +201,14 @@ class StepAccounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the services and ranks of a run were."""
+    """Placement of a run's services and ranks."""
 
     layout: str = ""
     ranks: int = 0
 
 
 class RankFacts(RankInfo, frozen=True, kw_only=True, array_like=False):
-    """Where a rank was."""
+    """Placement of a rank."""
 
 
 class ToolResult(RunResult, frozen=True, kw_only=True):
@@ -216,11 +216,11 @@ class ToolResult(RunResult, frozen=True, kw_only=True):
 
     schema_version: str = SCHEMA
     failure: str = ""
-    """Why the run failed; empty when it did not."""
+    """Why the run failed; empty if it did not."""
     checks: tuple[Reason, ...]
     accounts: StepAccounts
     metrics: tuple[MetricResult, ...]
-    """The first one is the headline."""
+    """Metrics. The first one is the headline."""
     series: tuple[StepSeries, ...]
     tables: tuple[StepTable, ...]
     facts: dict[str, str]
@@ -241,7 +241,7 @@ class ToolResult(RunResult, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """True if all steps completed, and there was one."""
+        """True if there were steps and all completed."""
         is_whole = not self.accounts.failed and not self.accounts.lost
         return is_whole and bool(self.accounts.completed) and not self.failure
 

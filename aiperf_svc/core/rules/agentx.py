@@ -1,8 +1,8 @@
 """The rules of InferenceX's AgentX for runs at fixed numbers of live session trees.
 
-`scenario: agentx` sets what they fix. What follows from a run's config and results is checked here.
-InferenceX runs a fork of AIPerf on its own corpus, so that a conforming run is still no result of
-InferenceX.
+`scenario: agentx` sets what they fix. Requirements that depend on a run's config and results are
+checked here. InferenceX runs a fork of AIPerf on its own corpus, so a conforming run is still not
+an InferenceX result.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,18 +27,18 @@ from aiperf_svc.core.rules.report import (
 
 NAME = RULES.name
 LEAST_S, FAST_S, WHOLE_S = 900.0, 1_200.0, 3_600.0
-"""Shortest valid run, and the lengths of the fast and the usual mode."""
+"""Minimum length of a valid run, and the lengths of the fast and the usual mode."""
 MOST_ERRORS, MOST_OVERFLOWS = 0.10, 0.01
-"""Largest shares of the requests: errors but context overflows, and context overflows."""
+"""Maximum shares of the requests: errors except context overflows, and context overflows."""
 
 
 def least_duration_s(concurrency: int) -> float:
-    """Return the least time of a steady state; the rules have none, so it is the shortest run's."""
+    """Return the minimum time of a steady state: the shortest run's, since the rules have none."""
     return LEAST_S
 
 
 def verify(points: Sequence[MeasuredPoint], c_max: int | None = None) -> RulesReport:
-    """Judge runs. `c_max` is not used: these rules have no curve."""
+    """Judge runs. `c_max` is ignored, because these rules have no curve."""
     points = sorted(points, key=lambda each: each.concurrency)
     return RulesReport(
         rules=NAME,
@@ -46,11 +46,11 @@ def verify(points: Sequence[MeasuredPoint], c_max: int | None = None) -> RulesRe
         source=RULES.source,
         regions={},
         points=tuple(map(_curve_point, points)),
-        requirements=(*_of_config(points), *_of_runs(points), *_unchecked()),
+        requirements=(*_config_requirements(points), *_run_requirements(points), *_unchecked()),
     )
 
 
-def _of_config(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
+def _config_requirements(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
     for key, expected in expected_keys():
         outcomes = []
         for point in points:
@@ -59,7 +59,7 @@ def _of_config(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
         yield of_points(key, "config", outcomes)
 
 
-def _of_runs(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
+def _run_requirements(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
     checks: tuple[tuple[str, Callable[[MeasuredPoint], Found]], ...] = (
         ("live-session-trees", _load),
         ("duration", _duration),

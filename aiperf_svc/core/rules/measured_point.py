@@ -1,4 +1,4 @@
-"""A finished run as a point of a curve: what the rules ask of it, in a few numbers."""
+"""A finished run as a point of a curve, reduced to the numbers that the rules need."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -23,14 +23,14 @@ from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome
 
 Found = tuple[bool | None, str]
-"""Whether a point meets a requirement, None if it cannot be checked, and what was found."""
+"""Whether a point meets a requirement (None: cannot be checked), and the finding."""
 NO_RECORDS: Final[Found] = (None, "single requests are not known: no records.parquet")
 _COMMON = ("endpoint", "dataset", "tokenizer", "deployment.target")
-"""Parts of the config that are the same at all points of a curve."""
+"""Parts of the config that must be equal at all points of a curve."""
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates and latencies over some of the requests of a run; None: not measured."""
+    """Rates and latencies over a subset of a run's requests; None: not measured."""
 
     system_tps: float | None = None
     """Output tokens per second of all users."""
@@ -39,21 +39,21 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p90_ms: float | None = None
     tpot_p90_ms: float | None = None
     ttft_p90_bound_ms: float | None = None
-    """The early-stopping estimate: with 99% confidence the percentile is not above it."""
+    """The early-stopping estimate: with 99% confidence the percentile does not exceed it."""
     tpot_p90_bound_ms: float | None = None
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """What the single requests of a run show."""
+    """Data from the single requests of a run."""
 
     repeats: int
-    """Single requests, or conversations, that sent an entry of the dataset which an earlier one had
-    sent."""
+    """Single requests, or conversations, that repeated an entry of the dataset sent
+    earlier."""
     span_s: float
-    """Time from the first start to the last."""
+    """Time from the first to the last start."""
     rates: Rates
     completed: Rates = Rates()
-    """The same of the requests that completed alone."""
+    """The same over completed requests only."""
     window: Window
     window_span_s: float
     steady: Rates
@@ -83,18 +83,18 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
 
     @property
     def issued(self) -> int:
-        """Number of requests that were issued."""
+        """Number of issued requests."""
         return self.result.accounts.issued
 
     @property
     def entries(self) -> int:
-        """Number of prompts of the dataset, without those of the warmup; 0: unknown."""
+        """Number of the dataset's prompts, without those of the warmup; 0: unknown."""
         built = self.result.topology.dataset
         return built.entries - built.warmup_entries if built else 0
 
     @property
     def stack(self) -> dict[str, str]:
-        """What is known of hardware and software, by dotted name."""
+        """Known facts about hardware and software, by dotted name."""
         found = self.provenance.compared if self.provenance is not None else {}
         return {name: value for name, value in found.items() if value != UNKNOWN}
 
@@ -105,14 +105,14 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
 
     @property
     def warmup_s(self) -> float | None:
-        """Longest time of the warmup by the config; None without a limit."""
-        given = self._configured("load", "warmup", "duration")
-        given = given or self._configured("load", "agentic", "warmup_grace")
-        return parse_duration_ns(given) / 1e9 if given else None
+        """Maximum time of the warmup in the config; None without a limit."""
+        limit = self._configured("load", "warmup", "duration")
+        limit = limit or self._configured("load", "agentic", "warmup_grace")
+        return parse_duration_ns(limit) / 1e9 if limit else None
 
     @property
     def load_s(self) -> float | None:
-        """Time in which requests were sent, without the drain after it; None: unknown."""
+        """Time in which requests were sent, without the following drain; None: unknown."""
         planned, measured = self._configured("load", "duration"), "benchmark_duration"
         length_s = self.result.value(measured)
         if planned and length_s and not self._configured("load", "requests"):
@@ -135,7 +135,7 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What must be the same at all points of a curve, by dotted key."""
+        """Facts that must be equal at all points of a curve, by dotted key."""
         config = flatten(self.result.config)
         own = "dataset.variant"
         facts = {k: v for k, v in config.items() if k.startswith(_COMMON) and k != own}
@@ -176,9 +176,9 @@ def valid_verdict(point: MeasuredPoint) -> Found:
 
 
 def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:
-    """Return what the records of a run show. A super-pass has `pass_size` requests, and the window
-    of the steady state spans at least `least_s`. Starts are by the clocks of the workers, which
-    differ by much less than a super-pass takes."""
+    """Evaluate the records of a run. A super-pass has `pass_size` requests, and the window of the
+    steady state spans at least `least_s`. Starts are by the workers' clocks, whose differences are
+    much smaller than a super-pass."""
     requests, repeats, has_failed, end_ns = _requests(columns)
     window = find_window(requests, pass_size, least_s)
     inside = requests.part(window.begin, window.end)
@@ -196,8 +196,8 @@ def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:
 
 
 def _requests(columns: Columns) -> tuple[Requests, int, NDArray[np.bool_], int]:
-    """Return the requests in the order of their starts, how many of their credits sent an entry
-    again, which requests have failed, and the end of the last response."""
+    """Return the requests in the order of their starts, the number of credits that repeated an
+    entry, which requests failed, and the end of the last response."""
     parts: list[list[NDArray[Any]]] = []
     end_ns = 0
     for chunk in PhaseRows(columns).chunks(Population.SENT):
@@ -224,13 +224,13 @@ def _requests(columns: Columns) -> tuple[Requests, int, NDArray[np.bool_], int]:
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(joined[0], kind="stable")
     *ordered, indexes, entries, has_failed = (column[order] for column in joined)
-    # All turns of a conversation have one credit.
+    # All turns of a conversation have the same credit.
     repeats = len(np.unique(indexes)) - len(np.unique(entries))
     return Requests(*ordered), repeats, has_failed, end_ns
 
 
 def _rates(requests: Requests, has_failed: NDArray[np.bool_], seconds: float) -> Rates:
-    """Return the rates over some requests. One that failed has an infinite latency."""
+    """Return the rates over these requests. A failed request has an infinite latency."""
     ttft, tpot = (
         Series.of(np.where(has_failed, np.inf, values))
         for values in (requests.ttft_ms, requests.tpot_ms)

@@ -1,10 +1,10 @@
 """The rules of MLPerf Endpoints 1.0 for one curve: runs of one model on one system at several
 concurrencies.
 
-Names of requirements are those of the rules' submission checker where it has one. What follows from
-the measurement is checked here. What a submission states about system, power, software and weights
-is named as not checkable. Conforming runs are still no MLPerf result, since only the reference
-client may make one.
+Requirements have the names of the rules' submission checker where it has one. Everything that
+follows from the measurement is checked here. Statements of a submission about system, power,
+software and weights are listed as not checkable. Conforming runs are still not an MLPerf result,
+because only the reference client may produce one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,23 +27,23 @@ NAME = "mlperf-endpoints-1.0"
 VERSION = "MLPerf Endpoints rules 1.0, draft of 2026-10-02"
 SOURCE = "mlcommons/endpoints_policies d2d9da6"
 LEAST_POINTS = 7
-"""Fewest points at fixed concurrencies. A dedicated Offline run is one more."""
+"""Minimum points at fixed concurrencies. A dedicated Offline run is an additional point."""
 MOST_POINTS = 32
 LEAST_OFFLINE_SHARE = 0.98
-"""Least throughput of a dedicated Offline run, as a share of that at the highest concurrency."""
+"""Minimum throughput of a dedicated Offline run, as a share of the highest concurrency's."""
 LONGEST_WARMUP_S = 86_400.0
 _SALTED = ("system_suffix", "first_turn_prefix")
-"""Places of the marker between the system prompt and what the user writes."""
+"""Positions of the marker between the system prompt and the user's text."""
 
 
 def least_duration_s(concurrency: int) -> float:
-    """Return how long the requests of a point must be issued in the steady state (section 6.2)."""
+    """Return the minimum issuing time of a point in the steady state (section 6.2)."""
     return 600.0 if concurrency <= ULTRA_LOW_END else 1200.0
 
 
 def verify(points: Sequence[MeasuredPoint], c_max: int | None = None) -> RulesReport:
-    """Judge the points of a curve. `c_max` is the declared maximum concurrency; by default that of
-    the highest point."""
+    """Judge the points of a curve. `c_max` is the declared maximum concurrency; the default is the
+    highest point's."""
     points = sorted(points, key=lambda each: each.concurrency)
     offline = [each for each in points if each.is_offline]
     curve = [each for each in points if each.concurrency and not each.is_offline]
@@ -138,7 +138,7 @@ def _offline(
 def _points(
     points: Sequence[MeasuredPoint], curve: Sequence[MeasuredPoint]
 ) -> Iterable[Requirement]:
-    """Return the requirements for single points; those for a fixed concurrency of these alone."""
+    """Return the requirements for single points; some only apply to fixed concurrencies."""
     checks: tuple[tuple[str, str, Callable[[MeasuredPoint], Found], bool], ...] = (
         ("load-pattern", "6.1", _load_pattern, False),
         ("point-duration", "6.2", _duration, False),
@@ -180,7 +180,7 @@ def _duration(point: MeasuredPoint) -> Found:
     is_window = bool(point.sent.window.length) and not point.has_conversations
     span = point.sent.window_span_s if is_window else point.sent.span_s
     if point.is_offline:
-        # All its requests start at once.
+        # All its requests start at the same time.
         is_window, span = False, point.result.value("benchmark_duration") or span
     what = "steady state" if is_window else "whole run"
     short = f", {least - span:,.0f} s too short" if span < least else ""
@@ -292,7 +292,7 @@ def _early_stopping(point: MeasuredPoint) -> Found:
 
 
 def _consistency(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
-    """Return the requirements on what all points have in common."""
+    """Return the requirements on the common properties of all points."""
     every = [each.facts for each in points]
     keys = {key: None for facts in every for key in facts}
     differing = [key for key in keys if len({facts.get(key) for facts in every}) > 1]
@@ -305,8 +305,8 @@ def _consistency(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
 
 
 def _stack(points: Sequence[MeasuredPoint]) -> Requirement:
-    """Return whether hardware and software of client and target are the same at all points, as far
-    as they are known."""
+    """Return whether the known hardware and software of client and target is the same at all
+    points."""
     rule, section = "stack-consistency", "8.2"
     stated: dict[str, set[str]] = {}
     for point in points:
@@ -322,8 +322,8 @@ def _stack(points: Sequence[MeasuredPoint]) -> Requirement:
 
 
 def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requirement:
-    """Return whether each region has a point with a passed quality gate. Its questions are those of
-    the config, not the data set of a benchmark."""
+    """Return whether each region has a point with a passed quality gate. Its questions come from
+    the config, not from the data set of a benchmark."""
     rule, section = "accuracy-coverage", "4.3"
     known = {each.concurrency: each.result.quality for each in curve if each.result.quality}
     if not known or regions is None:

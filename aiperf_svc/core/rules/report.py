@@ -22,19 +22,19 @@ class PointOutcome(msgspec.Struct, frozen=True):
     concurrency: int
     outcome: Outcome
     text: str
-    """What was found, and by how much it is missed; or why it cannot be checked."""
+    """The finding, with the distance if it is missed; or why it cannot be checked."""
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
-    """Its name, that of the rules' own checker where it has one."""
+    """Its name, the same as in the rules' own checker if it has one."""
     section: str
-    """Where the rules state it."""
+    """Section of the rules."""
     outcome: Outcome
     text: str = ""
-    """As of a point; empty if the points have texts of their own."""
+    """Like a point's text; empty if the points have their own texts."""
     points: tuple[PointOutcome, ...] = ()
-    """The outcome at each point, of a requirement for points."""
+    """The outcome at each point, for a requirement on points."""
 
 
 def of_curve(rule: str, section: str, is_met: bool | None, text: str) -> Requirement:
@@ -43,7 +43,7 @@ def of_curve(rule: str, section: str, is_met: bool | None, text: str) -> Require
 
 
 def of_points(rule: str, section: str, points: Iterable[PointOutcome]) -> Requirement:
-    """Return a requirement for each point. It is met if all meet it."""
+    """Return a requirement for each point. It is met if all points meet it."""
     points = tuple(points)
     found = {each.outcome for each in points}
     worst = (each for each in (Outcome.NOT_MET, Outcome.UNCHECKED) if each in found)
@@ -62,18 +62,18 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     concurrency: int
     region: str
-    """Empty: beyond the regions."""
+    """Empty if outside the regions."""
     basis: str
     """`steady state` or `whole run`."""
     system_tps: float | None
     """Output tokens per second of all users."""
     tps_per_user: float | None
-    """1000 / P90 of the time per output token in ms; of conversations, output tokens over the time
+    """1000 / P90 of the time per output token in ms; for conversations, output tokens over the time
     of all turns."""
     ttft_p90_ms: float | None
     tpot_p90_ms: float | None
     ttft_p90_bound_ms: float | None = None
-    """The early-stopping estimate: with 99% confidence the percentile is not above it."""
+    """The early-stopping estimate: with 99% confidence the percentile does not exceed it."""
     tpot_p90_bound_ms: float | None = None
     window: Window | None = None
     """None without single requests."""
@@ -95,7 +95,7 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_met(self) -> bool:
-        """Whether every requirement that can be checked is met."""
+        """Whether every checkable requirement is met."""
         return not self.count(Outcome.NOT_MET)
 
     def count(self, outcome: Outcome) -> int:

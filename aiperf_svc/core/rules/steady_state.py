@@ -1,9 +1,9 @@
 """Finds the steady-state window of a run at a fixed concurrency, as MLPerf Endpoints 1.0 reports it
 (rules, section 4.4; detector of mlcommons/endpoints, metrics/steady_state_diagnostics).
 
-Requests in the order of their starts are divided into super-passes, each of one dataset. The window
-is the first series of at least four super-passes in which P50 and P90 of the time per output token
-have no trend and little scatter, after a ramp at the beginning is left out. A trend counts if the
+Requests in the order of their starts are divided into super-passes, each the size of the dataset.
+The window is the first series of at least four super-passes, after the initial ramp, in which P50
+and P90 of the time per output token have no trend and little scatter. A trend counts if the
 Mann-Kendall test, with the correction of Hamed and Rao (1998) for autocorrelation, is significant
 at 5% and the fitted line changes by at least 5% from end to end.
 """
@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 from aiperf_svc.domain.metric_formulas import Floats
 
 LEAST_PASSES = 4
-"""Fewest super-passes of a window."""
+"""Minimum super-passes of a window."""
 LARGEST_SCATTER = 0.08
-"""Largest standard deviation over the super-passes, as a share of their mean."""
+"""Maximum standard deviation over the super-passes, as a share of their mean."""
 LEAST_DRIFT = 0.05
-"""Smallest change from end to end, as a share of the median, that counts as a trend."""
+"""Minimum change from end to end, as a share of the median, that counts as a trend."""
 SIGNIFICANCE = 0.05
 RAMP_BAND = 0.05
-"""Super-passes at the beginning that differ by more than this share from the median of the second
-half of the run belong to the ramp. The first one always does, and at most half of all."""
+"""Initial super-passes that differ by more than this share from the median of the run's second half
+belong to the ramp. The first one always does, and the ramp has at most half of all."""
 _PERCENTILES = (0.5, 0.9)
 _Z_95 = 1.96
 _NEVER = -1
 
 
 class Requests(NamedTuple):
-    """The requests of a run, in the order in which they were sent. A value is NaN where there is
-    none, because the request failed or had one token."""
+    """The requests of a run, in the order of sending. A value is NaN if the request failed or had
+    only one token."""
 
     start_ns: NDArray[np.int64]
     ttft_ms: Floats
@@ -43,12 +43,12 @@ class Requests(NamedTuple):
     output_tokens: Floats
 
     def part(self, begin: int, end: int) -> "Requests":
-        """Return the requests from one place up to another."""
+        """Return the requests from one position up to another."""
         return Requests._make(column[begin:end] for column in self)
 
     @property
     def issue_span_s(self) -> float:
-        """Time from the first start to the last."""
+        """Time from the first to the last start."""
         return float(self.start_ns[-1] - self.start_ns[0]) / 1e9 if len(self.start_ns) else 0.0
 
 
@@ -58,24 +58,24 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     super_passes: int
     """Whole super-passes of the run."""
     ramp: int = 0
-    """Those left out at its beginning."""
+    """Super-passes excluded at its beginning."""
     first: int = 0
     """The first super-pass of the window, from 0."""
     length: int = 0
-    """Number of super-passes in it; 0: none was found."""
+    """Number of super-passes in it; 0: no window was found."""
     begin: int = 0
     end: int = 0
-    """Its requests, from and up to these places."""
+    """Its requests, as begin and exclusive end."""
     drift: float = 0.0
-    """Change of P50 of the time per token from end to end of what follows the ramp, as a share of
+    """Change of P50 of the time per token from end to end of the part after the ramp, as a share of
     its median."""
     has_trend: bool = False
-    """True if that change counts as a trend."""
+    """True if this change counts as a trend."""
 
 
 def find_window(requests: Requests, pass_size: int, least_s: float) -> Window:
-    """Return the first steady series of super-passes whose starts span at least `least_s`, else the
-    longest; of the last incomplete super-pass nothing is used."""
+    """Return the first steady series of super-passes whose starts span at least `least_s`, or else
+    the longest one. An incomplete last super-pass is ignored."""
     count = len(requests.start_ns) // pass_size
     series = [
         [
@@ -127,7 +127,7 @@ def _ramp(p50: Floats) -> int:
 
 
 def _plateaus(p50: Floats, p90: Floats, ramp: int) -> list[tuple[int, int]]:
-    """Return the longest steady series, each begun where the one before ends."""
+    """Return the longest steady series, each starting where the previous one ends."""
     found, first = [], ramp
     while first + LEAST_PASSES <= len(p50):
         last = first + LEAST_PASSES - 1
@@ -148,7 +148,7 @@ def _is_steady(values: Floats) -> bool:
 
 
 def has_trend(values: Floats) -> bool:
-    """Return whether values in a row rise or fall, significantly and by enough to matter."""
+    """Return whether consecutive values rise or fall, significantly and by a relevant amount."""
     if len(values) < LEAST_PASSES or np.isnan(values).any():
         return False
     return abs(relative_drift(values)) >= LEAST_DRIFT and trend_p(values) < SIGNIFICANCE
@@ -164,7 +164,7 @@ def relative_drift(values: Floats) -> float:
 def trend_p(values: Floats) -> float:
     """Return the two-sided probability of a trend at least as strong among values without one."""
     count = len(values)
-    # A row at a time: there may be as many values as requests.
+    # One row at a time, since there may be as many values as requests.
     score = float(sum(np.sign(values[at + 1 :] - values[at]).sum() for at in range(count - 1)))
     _, ties = np.unique(values, return_counts=True)
     variance = count * (count - 1) * (2 * count + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()
@@ -176,8 +176,8 @@ def trend_p(values: Floats) -> float:
 
 
 def _correction(values: Floats) -> float:
-    """Return the factor of the variance for the autocorrelation of the ranks; 1 where it would not
-    be positive."""
+    """Return the factor of the variance for the autocorrelation of the ranks; 1 if it would not be
+    positive."""
     count = len(values)
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable") - (count - 1) / 2
     lags = np.arange(1, count)

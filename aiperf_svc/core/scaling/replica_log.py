@@ -1,7 +1,7 @@
-"""Notes when replicas of a server are desired, made and ready, from the messages of watches.
+"""Records when replicas of a server are desired, created and ready, from the messages of watches.
 
-API times are whole seconds, of clocks of several machines. Here a moment is the time at which the
-message came that first shows it, by one clock.
+API times are whole seconds by the clocks of several machines. Here the time of a moment is when the
+first message that shows it arrived, by one clock.
 
     watch messages ──> ReplicaLog.handle ──> FollowReplica (for its log and its own page)
                                 └── report ──> records manager
@@ -24,44 +24,44 @@ DESIRED = {
     ADAPTER: ("spec", "replicas"),
     HPA: ("status", "desiredReplicas"),
 }
-"""Where each kind of object has the number of desired replicas."""
+"""Member of each kind of object with the number of desired replicas."""
 WITH_TEMPLATE = ("Deployment", "StatefulSet")
 GRAPH_LABELS = ("nvidia.com/dynamo-graph-deployment-name", "nvidia.com/dynamo-component")
-"""Labels that Dynamo's operator gives the pods of a graph: the graph's name, and the component."""
+"""Labels that Dynamo's operator adds to the pods of a graph: the graph's name and the component."""
 _PULLED, _RESCALED = "Pulled", "SuccessfulRescale"
 
 
 class FollowReplica(NamedTuple):
-    """Instruction: look for its log's line and its first token from now on."""
+    """Instruction: from now on, look for the replica's log line and its first token."""
 
     uid: str
     name: str
     container: str
-    """Name of the server's container: a pod may have others."""
+    """Name of the server's container, since a pod may have others."""
 
 
 class ReplicaLog:
-    """The replicas with these labels, and what desires them."""
+    """The replicas with these labels, and the objects that desire them."""
 
     def __init__(self, labels: Mapping[str, str], port: int) -> None:
-        """`port` is that of the server's page of metrics."""
+        """`port` is the port of the server's metrics page."""
         self._labels, self._port = labels, port
         self._replicas: dict[str, Replica] = {}
         """By UID."""
         self._containers: dict[str, str] = {}
-        """Name of the server's container, by the UID of its pod."""
+        """Name of the server's container, by pod UID."""
         self._desired: dict[tuple[str, str], int] = {}
         self._workloads: set[str] = set()
-        """Those whose pods have the labels."""
+        """Objects whose pods have the labels."""
         self._adapters: dict[str, Json] = {}
-        """The graph and component that each of Dynamo's adapters scales, by name."""
+        """Graph and component that each of Dynamo's adapters scales, by adapter name."""
         self._graphs: set[tuple[str | None, ...]] = set()
         """Graphs and components of the replicas."""
         self._changes: list[DesiredChange] = []
         self._rescales: dict[str, str] = {}
         """Latest reason of each autoscaler, by name."""
         self._triggers: dict[str, str] = {}
-        """What is active of KEDA, by workload."""
+        """Active KEDA triggers, by workload."""
         self._scaled: dict[str, str] = {}
         """Workload that each autoscaler scales."""
         self._followed: set[str] = set()
@@ -72,7 +72,7 @@ class ReplicaLog:
     def handle(
         self, kind: str, change: str, found: Json, *, now_wall_ns: int, is_first: bool = False
     ) -> list[FollowReplica]:
-        """Record an object that was added, modified or deleted. `is_first`: it was there when the
+        """Record an object that was added, modified or deleted. `is_first`: it existed when the
         watch began."""
         if kind == POD:
             return self._handle_pod(change, found, now_wall_ns, is_first)
@@ -86,7 +86,7 @@ class ReplicaLog:
         return []
 
     def note(self, uid: str, moment: str, now_wall_ns: int) -> None:
-        """Record a moment that its log or its page shows."""
+        """Record a moment that the replica's log or page shows."""
         if uid in self._replicas:
             self._replicas[uid].wall_ns.setdefault(moment, now_wall_ns)
 
@@ -99,7 +99,7 @@ class ReplicaLog:
         return "ready" in self._replicas[uid].wall_ns
 
     def report(self, now_wall_ns: int = 0) -> ScalingReport:
-        """Return all that is known."""
+        """Return everything known so far."""
         return ScalingReport(
             replicas=tuple(self._replicas.values()),
             changes=tuple(self._changes),
@@ -159,7 +159,7 @@ class ReplicaLog:
             self._explain(about["name"])
 
     def _handle_trigger(self, found: Json) -> None:
-        """Record that a trigger of KEDA is active, which then scales from zero by itself."""
+        """Record that a KEDA trigger is active. KEDA itself scales from zero in that case."""
         scaled = found["spec"]["scaleTargetRef"]
         name = found["metadata"]["name"]
         workload = f"{scaled.get('kind', 'Deployment')} {scaled['name']}"
@@ -167,7 +167,7 @@ class ReplicaLog:
         self._triggers[workload] = f"ScaledObject {name} is active" if is_active else ""
 
     def _explain(self, autoscaler: str) -> None:
-        """Add the reason of an autoscaler to the last change of what it scales."""
+        """Add the reason of an autoscaler to the last change of its workload."""
         sources = (f"{HPA} {autoscaler}", self._scaled.get(autoscaler, ""))
         for source in sources:
             last = next((c for c in reversed(self._changes) if c.source == source), None)
@@ -177,7 +177,7 @@ class ReplicaLog:
     def _handle_desired(self, kind: str, found: Json, now_wall_ns: int, is_first: bool) -> None:
         part, field = DESIRED[kind]
         name, number = found["metadata"]["name"], (found.get(part) or {}).get(field)
-        is_own = self._concerns(kind, found)
+        is_own = self._is_relevant(kind, found)
         if number is None:
             return
         before = self._desired.get((kind, name))
@@ -189,8 +189,8 @@ class ReplicaLog:
         change.reason = self._triggers.get(source, "") if not before else ""
         self._changes.append(change)
 
-    def _concerns(self, kind: str, found: Json) -> bool:
-        """Return whether an object is about these replicas."""
+    def _is_relevant(self, kind: str, found: Json) -> bool:
+        """Return whether an object concerns these replicas."""
         name = found["metadata"]["name"]
         if kind in WITH_TEMPLATE:
             labels = found["spec"]["template"]["metadata"].get("labels") or {}
@@ -202,15 +202,15 @@ class ReplicaLog:
             self._scaled[name] = f"{scaled['kind']} {scaled['name']}"
             if scaled["kind"] == ADAPTER:
                 return self._has_graph(self._adapters.get(scaled["name"], {}))
-            # What has no template here makes its pods by objects of its own.
+            # An object without a template creates its pods through other objects.
             return self._scaled[name] in self._workloads or scaled["kind"] not in WITH_TEMPLATE
         self._adapters[name] = found["spec"].get("dgdRef") or {}
         return self._has_graph(self._adapters[name])
 
     def _has_graph(self, reference: Json) -> bool:
-        """Return whether the replicas may be of this graph and component, by their labels, or
-        before there is one by those that are looked for."""
-        # An adapter of a group of components names none.
+        """Return whether the replicas may belong to this graph and component, by their labels or,
+        before there is a replica, by the requested labels."""
+        # An adapter for a group of components names no component.
         component = reference.get("serviceName") or reference.get("componentName")
         scaled = (reference.get("name"), component)
         own = self._graphs or {tuple(self._labels.get(each) for each in GRAPH_LABELS)}

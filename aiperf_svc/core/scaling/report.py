@@ -1,6 +1,6 @@
 """The replicas that start during a load: the runner's report, and the results derived from it.
 
-This module has only types, which the runner reads without NumPy.
+This module only has types, which the runner imports without NumPy.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ MOMENTS = {
     "ready": "its readiness probe has passed",
     "first_token": "its own counter of generated tokens has begun to count",
 }
-"""Moments of a replica in their usual order, and what each means."""
+"""Moments of a replica in their usual order, and their meanings."""
 NEEDS_GPU = ("scheduled", "first_token")
-"""The moments between which a replica has its GPUs and does no work."""
+"""The moments between which a replica holds its GPUs without working."""
 
 
 class Replica(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A pod of the server, as the watch has seen it. Times are by the clock of the run's records
-    manager, at which the message came that shows them."""
+    """A pod of the server, as observed by the watch. Times are by the clock of the run's records
+    manager, when the message with the moment arrived."""
 
     name: str
     node: str = ""
@@ -33,23 +33,23 @@ class Replica(msgspec.Struct, kw_only=True, omit_defaults=True):
     was_there: bool = False
     """True if it existed before the watch."""
     image: str = ""
-    """What the kubelet reports of its image: pulled and how long that took, or already present."""
+    """The kubelet's report on its image: pulled, and how long that took, or already present."""
     wall_ns: dict[str, int] = {}
-    """Time of each of `MOMENTS` that was seen."""
+    """Time of each observed moment of `MOMENTS`."""
     gone_wall_ns: int = 0
-    """Time at which its deletion was requested; 0: not seen."""
+    """Time at which its deletion was requested; 0: not observed."""
 
 
 class DesiredChange(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Another number of replicas is desired."""
+    """A change of the desired number of replicas."""
 
     at_wall_ns: int
     source: str
-    """The object that desires it: `Deployment llm`."""
+    """The object with the desired number: `Deployment llm`."""
     before: int
     after: int
     reason: str = ""
-    """Why, as the autoscaler reports it."""
+    """Reason reported by the autoscaler."""
 
 
 class ScalingReport(msgspec.Struct, kw_only=True, omit_defaults=True, tag="scaling"):
@@ -60,7 +60,7 @@ class ScalingReport(msgspec.Struct, kw_only=True, omit_defaults=True, tag="scali
     since_wall_ns: int = 0
     """Time at which the watch began."""
     until_wall_ns: int = 0
-    """Time until which it is complete."""
+    """Time until which the report is complete."""
 
 
 class ReplicaTimeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,39 +71,39 @@ class ReplicaTimeline(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     image: str
     moments_s: dict[str, float]
-    """Time of each of `MOMENTS` that was seen."""
+    """Time of each observed moment of `MOMENTS`."""
     gone_s: float | None
     idle_s: float | None
-    """Time from its node to its first token, or to its end if it gave none; None without a
+    """Time from its node to its first token, or to its end without a token; None without a
     node."""
 
 
 class ScaleUp(msgspec.Struct, frozen=True, kw_only=True):
-    """An increase of the desired replicas, and what came of it. Times are in seconds; None: not
-    seen."""
+    """An increase of the desired replicas, and its effects. Times are in seconds; None: not
+    observed."""
 
     source: str
     reason: str
     before: int
     after: int
     replicas: tuple[str, ...]
-    """Names of the replicas that it made."""
+    """Names of the replicas that it created."""
     load_changed_s: float | None
-    """When the load that it answers had increased, from the load's start; None: an event asked for
+    """When the load that caused it had increased, from the load's start; None: an event caused
     it."""
     desired_s: float
     """When it was decided, from the load's start."""
     decision_s: float | None
     """Time from the change of the load to the decision."""
     scale_up_s: float | None
-    """Time from the decision until all its replicas are ready."""
+    """Time from the decision until all of its replicas are ready."""
     use_s: float | None
-    """Time from the readiness of the last one until all have given a token of the load."""
+    """Time from the readiness of the last replica until all have generated a token of the load."""
     recovery_s: float | None
-    """Time from the change of the load, or without one from the decision, until the SLO holds
+    """Time from the change of the load, or otherwise from the decision, until the SLO holds
     again."""
     judged_s: float
-    """Time in which it could do so: until the load changes again."""
+    """Available time for the recovery: until the load changes again."""
 
 
 class ScalingResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,20 +111,20 @@ class ScalingResult(msgspec.Struct, frozen=True, kw_only=True):
 
     scale_ups: tuple[ScaleUp, ...]
     replicas: tuple[ReplicaTimeline, ...]
-    """Those that came up during the load, in the order of their creation."""
+    """Replicas that came up during the load, in the order of their creation."""
     desired: tuple[tuple[float, int], ...]
-    """Time and number of each change of the desired replicas."""
+    """Time and number at each change of the desired replicas."""
     ready: tuple[tuple[float, int], ...]
-    """The same of replicas that are ready."""
+    """Time and number at each change of the ready replicas."""
     limit: str
-    """What `recovery_s` is judged by, in words; empty: it is not judged."""
+    """Criterion of `recovery_s` in words; empty if it is not judged."""
     idle_gpu_s: float
-    """GPU time without work: of each replica its GPUs times `idle_s`."""
+    """GPU time without work: GPUs times `idle_s`, summed over the replicas."""
     not_watched: tuple[str, ...] = ()
 
 
 def scaling_tables(result: ScalingResult | None) -> list[ShownTable]:
-    """Return the increases, and the moments of each replica; nothing of a run that did not watch
+    """Return the increases and the moments of each replica; empty if the run did not watch
     them."""
     if result is None:
         return []
@@ -151,7 +151,7 @@ def scaling_tables(result: ScalingResult | None) -> list[ShownTable]:
 
 
 def _notes(result: ScalingResult) -> Iterator[str]:
-    """Yield what is to be known of the tables."""
+    """Yield notes on the tables."""
     if not result.scale_ups:
         yield "no increase of the desired replicas was seen"
     if result.scale_ups and result.limit:
@@ -163,5 +163,5 @@ def _notes(result: ScalingResult) -> Iterator[str]:
 
 
 def seconds(value: float | None) -> str:
-    """Return a time in words; a dash for none."""
+    """Return a time in words; a dash for None."""
     return "–" if value is None else f"{value:.1f} s"

@@ -1,5 +1,5 @@
-"""Makes the timeline of replicas from what the runner has seen: which increase of the load led to
-which decision, which replicas it made, and when they were of use."""
+"""Builds the timeline of replicas from the runner's observations: which increase of the load led to
+which decision, which replicas it created, and when they were useful."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +21,13 @@ from aiperf_svc.core.scaling.report import (
 
 SECOND = 10**9
 EARLY_NS = 2 * SECOND
-"""Time by which a pod's message may come before that of the decision: the watches are several
+"""Maximum time by which a pod's message may precede that of the decision, since watches use several
 connections."""
 SAME_NS = 60 * SECOND
-"""Time within which an autoscaler and what it scales report one decision."""
+"""Time within which reports of an autoscaler and of its workload are one decision."""
 
 LATE_S = 5.0
-"""Longest time from the start of a load to that of the watch which is not reported."""
+"""Maximum time from the start of a load to that of the watch that is not reported."""
 
 
 class LoadChange(NamedTuple):
@@ -36,15 +36,15 @@ class LoadChange(NamedTuple):
 
 
 Recovered = Callable[[float, float], float | None]
-"""Returns when the SLO holds again, between two times from the load's start; None: not before the
-second."""
+"""Returns when the SLO holds again between two times from the load's start; None: not before the
+second time."""
 
 
 def load_changes(load: Load, end_s: float) -> tuple[LoadChange, ...]:
-    """Return the changes of a load by its schedule. The first is its start. A rate that rises
-    linearly increases where its rise begins. `end_s` is the end of a load with bursts."""
+    """Return the changes of a load by its schedule. The first one is its start. A linearly rising
+    rate increases at the start of the rise. `end_s` is the end of a load with bursts."""
     rates: list[tuple[float, float]] = []
-    """Time, and the rate that follows or is headed for."""
+    """Time, and the following rate or the target of its rise."""
     if load.stages:
         at_s = 0.0
         for stage in load.stages:
@@ -76,13 +76,13 @@ class FollowedLoad(NamedTuple):
     end_s: float
     """When the last request was due."""
     asked_s: tuple[float, ...] = ()
-    """When events asked for another number of replicas."""
+    """When events requested another number of replicas."""
 
 
 def scaling_of(
     report: ScalingReport, load: FollowedLoad, recovered: Recovered, *, limit: str
 ) -> ScalingResult:
-    """Return how the replicas followed the load. `limit` is what `recovered` judges by, in
+    """Return how the replicas followed the load. `limit` is the criterion of `recovered` in
     words."""
     changes = _decisions(report.changes)
     made = sorted(
@@ -109,15 +109,15 @@ def scaling_of(
 
 
 def _unwatched_start(report: ScalingReport, load: FollowedLoad) -> Iterator[str]:
-    """Yield the start of the load if the watch began later: a runner went on with the run of
-    another one, whose report it replaced."""
+    """Yield the start of the load if the watch began later, because a runner continued the run of
+    another runner and replaced its report."""
     late_s = (report.since_wall_ns - load.begin_ns) / SECOND
     if late_s > LATE_S:
         yield f"the first {late_s:.0f} s of the load"
 
 
 def _decisions(changes: Sequence[DesiredChange]) -> list[DesiredChange]:
-    """Return the changes by time, those of an autoscaler and of what it scales as one."""
+    """Return the changes by time, merging those of an autoscaler and of its workload."""
     found: list[DesiredChange] = []
     for each in sorted(changes, key=lambda change: change.at_wall_ns):
         for place, known in enumerate(found):
@@ -138,12 +138,12 @@ def _scale_ups(
     load: FollowedLoad,
     recovered: Recovered,
 ) -> Iterator[ScaleUp]:
-    left = list(made)
+    rest = list(made)
     for each in ups:
         own = [
-            replica for replica in left if replica.wall_ns["created"] >= each.at_wall_ns - EARLY_NS
+            replica for replica in rest if replica.wall_ns["created"] >= each.at_wall_ns - EARLY_NS
         ][: each.after - each.before]
-        left = [replica for replica in left if replica not in own]
+        rest = [replica for replica in rest if replica not in own]
         desired_s = (each.at_wall_ns - load.begin_ns) / SECOND
         is_asked = any(abs(desired_s - at_s) <= EARLY_NS / SECOND for at_s in load.asked_s)
         changed_s = None
@@ -178,7 +178,7 @@ def _scale_ups(
 
 
 def _last(replicas: Sequence[Replica], moment: str, load: FollowedLoad) -> float | None:
-    """Return when the last of these replicas reached a moment; None if one has not."""
+    """Return when the last of these replicas reached a moment; None unless all have."""
     if not all(moment in each.wall_ns for each in replicas):
         return None
     return max((each.wall_ns[moment] - load.begin_ns) / SECOND for each in replicas)
@@ -219,14 +219,14 @@ def _desired_steps(
 
 
 def _ready_steps(replicas: Sequence[Replica]) -> tuple[int, list[tuple[int, int]]]:
-    """Return the number that was ready when the watch began, and each time at which another was
-    ready, or one went."""
+    """Return the number of ready replicas when the watch began, and each time at which the number
+    changed."""
     first, steps = 0, list[tuple[int, int]]()
     for each in replicas:
         ready_ns = each.wall_ns.get("ready")
         if ready_ns is None:
             continue
-        # The first message shows the moments of a replica that was there before the watch.
+        # For a replica that existed before the watch, the first message shows its moments.
         if each.was_there and ready_ns == each.wall_ns["created"]:
             first += 1
         else:
@@ -250,8 +250,8 @@ def _curve(
 
 
 def scaling_scalars(found: ScalingResult) -> dict[str, float]:
-    """Return the metrics of a run's scaling by tag: the longest of each time. One that an increase
-    lacks is left out."""
+    """Return the metrics of a run's scaling by tag: the maximum of each time. A time that some
+    increase lacks is omitted."""
     metrics = {} if not found.replicas else {"idle_gpu_time": found.idle_gpu_s}
     for tag, field in _LONGEST.items():
         times = [getattr(each, field) for each in found.scale_ups]

@@ -1,6 +1,6 @@
 """Converts times of the workers' clocks to the timing manager's, for comparisons between workers.
 
-The duration of a request is always by its worker's clock. Only the duration of the run and the
+The duration of a request always uses its worker's clock. Only the duration of the run and the
 number in flight over all workers need a common clock.
 """
 
@@ -15,14 +15,14 @@ from aiperf_svc.protocol.messages.reports import ClockEstimate
 Times = NDArray[np.int64]
 
 PIECES = 256
-"""Number of equal pieces of the run's time; within one, a worker's offset is a straight line."""
+"""Number of equal pieces of the run's time. Within a piece, a worker's offset is linear."""
 
 
 class ClockMap:
     """Map `timing = worker + offset`, with the offset of each worker rank at that time."""
 
     def __init__(self, workers: Iterable[tuple[int, Sequence[ClockEstimate]]] = ()) -> None:
-        """Make the map from pairs of worker rank and its estimates in order of time. Ranks without
+        """Build the map from pairs of worker rank and estimates in order of time. Ranks without
         estimates share the timing manager's clock."""
         known = [(rank, estimates) for rank, estimates in workers if estimates]
         self.uncertainty_ns = max((uncertainty_ns(some) for _, some in known), default=0)
@@ -33,7 +33,7 @@ class ClockMap:
         longest = max((some[-1].at_wall_ns - some[0].at_wall_ns for _, some in known), default=0)
         self._piece_ns = max(1, -(-longest // PIECES))
         grid = np.arange(PIECES + 1, dtype=np.int64) * self._piece_ns
-        # The last row has no offsets: it stands for all ranks above.
+        # The last row has no offsets. It is used for all higher ranks.
         size = 2 + max((rank for rank, _ in known), default=0)
         self._begin_ns = np.zeros(size, dtype=np.int64)
         self._offsets_ns = np.zeros((size, PIECES + 1), dtype=np.int64)
@@ -60,12 +60,12 @@ class ClockMap:
 
 
 def uncertainty_ns(estimates: Sequence[ClockEstimate]) -> int:
-    """Return how far a worker's offset may be wrong at any time between its first and last
+    """Return the maximum error of a worker's offset between its first and last
     estimate.
 
-    Between two estimates the offset is taken from a straight line. If the true offset bends there,
-    the error is at most the distance of one of the two from the line through its neighbours, which
-    is therefore added to each estimate's own uncertainty.
+    Between two estimates the offset is interpolated linearly. If the true offset bends there, the
+    error is at most the distance of one of the two from the line through its neighbours. So this
+    distance is added to each estimate's own uncertainty.
     """
     worst = max(0 if e.same_host else e.uncertainty_ns for e in estimates)
     for a, b, c in zip(estimates, estimates[1:], estimates[2:], strict=False):

@@ -1,8 +1,8 @@
-"""Reads the rows of one phase a piece at a time, so that memory does not grow with the run.
+"""Reads the rows of one phase in chunks, so memory does not grow with the run.
 
 The base columns are memory-mapped files (or arrays in a test). A formula gets `Chunk`s of at most
-`CHUNK_ROWS` rows, with only the requests that a metric covers. Only one derived column at a time is
-complete in memory, as float64: 120 MB for 15 million requests.
+`CHUNK_ROWS` rows, containing only the requests that a metric covers. Only one derived column at a
+time is complete in memory, as float64: 120 MB for 15 million requests.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,8 +19,8 @@ from aiperf_svc.protocol.records import Flag
 Mask = NDArray[np.bool_]
 
 CHUNK_ROWS = 1 << 17
-"""Rows per piece: enough that Python's cost per piece is negligible, few enough for the processor's
-cache."""
+"""Rows per chunk: enough to make Python's overhead per chunk negligible, few enough for the
+processor's cache."""
 
 FLAG_COLUMNS = {
     "is_reused": Flag.REUSED,
@@ -32,7 +32,7 @@ FLAG_COLUMNS = {
     "is_abandoning": Flag.ABANDONS,
     "is_blocked": Flag.BLOCKED,
 }
-"""Boolean columns that formulas use, by the bit of `flags` that each stands for."""
+"""Boolean columns for formulas, by their bits in `flags`."""
 
 
 def padded(array: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
@@ -68,7 +68,7 @@ class Chunk(Mapping[str, NDArray[Any]]):
         return int(np.count_nonzero(self._keep))
 
     def where(self, keep: Mask) -> "Chunk":
-        """Return the rows at which `keep`, of the chunk's length, is true."""
+        """Return the rows for which `keep`, of the chunk's length, is true."""
         if keep.all():
             return self
         if self._keep is None:
@@ -79,7 +79,7 @@ class Chunk(Mapping[str, NDArray[Any]]):
 
 
 def is_cut_off(chunk: Chunk) -> Mask:
-    """Return which requests were cut off before their response could come."""
+    """Return which requests were cut before their response could arrive."""
     outcome = chunk["outcome"]
     cut: Mask = (outcome == Outcome.CANCELLED) | (outcome == Outcome.UNSENT)
     cut |= chunk["error"] == ErrorKind.TIMEOUT
@@ -87,13 +87,13 @@ def is_cut_off(chunk: Chunk) -> Mask:
 
 
 def due_values(metric: Metric, chunk: Chunk) -> tuple[Floats, Mask]:
-    """Return the values of a metric of all due requests, NaN where none was observed, and which
-    requests were cut off before theirs could be."""
+    """Return the values of a metric for all due requests, NaN if not observed, and which requests
+    were cut before their value could be observed."""
     assert metric.compute is not None
     values, is_cut = metric.compute(chunk), is_cut_off(chunk)
     is_seen = chunk["outcome"] == Outcome.COMPLETED
     if metric.tag == "intended_time_to_first_token":
-        # A request that was cut off after its first token has a value for it.
+        # A request that was cut after its first token has a value for it.
         is_seen |= is_cut
         is_cut &= chunk["is_streamed"]
     values[~is_seen] = np.nan
@@ -102,8 +102,8 @@ def due_values(metric: Metric, chunk: Chunk) -> tuple[Floats, Mask]:
 
 def exclude_abandoned(chunk: Chunk) -> Chunk:
     """Return the requests without those whose clients may leave early (`load.cancellation`). Of
-    these only the fast ones complete, so latencies leave all of them out. That moves no percentile,
-    since they are chosen at random."""
+    these only the fast ones complete, so latencies exclude all of them. This does not shift
+    percentiles, because they are chosen at random."""
     return chunk.where(~chunk["is_abandoning"])
 
 
@@ -111,16 +111,16 @@ class PhaseRows:
     """The rows of the measurement, without the warmup."""
 
     def __init__(self, columns: Columns, *, only: Mask | None = None) -> None:
-        """`only` is true at the rows of the table that count; None: all of the measurement."""
+        """`only` selects rows of the table; None: all rows of the measurement."""
         self._columns = columns
         self._only = only
         self.row_count = len(columns["phase"])
-        """Number of rows of all phases: the most that any selection can have."""
+        """Number of rows of all phases, the maximum of any selection."""
         self._chunks: dict[Population, list[Chunk]] = {}
 
     def chunks(self, population: Population = Population.DUE) -> list[Chunk]:
-        """Return the requests in pieces; `DUE` are all that have a row. The pieces are kept
-        for the next metric, at no more than one byte per row."""
+        """Return the requests in chunks; `DUE` are all that have a row. The selection is cached for
+        the next metric, with at most one byte per row."""
         if population not in self._chunks:
             self._chunks[population] = list(self._select(population))
         return self._chunks[population]
@@ -139,8 +139,8 @@ class PhaseRows:
                 yield Chunk(self._columns, piece, None if keep.all() else keep)
 
     def collect(self, formula: Formula, population: Population) -> Floats:
-        """Return the defined values of a formula, in no particular order, as an array that the
-        caller owns. Of clients that leave early it has those of `SENT` only."""
+        """Return the defined values of a formula, in no particular order, as an array owned by the
+        caller. Clients that leave early are only included for `SENT`."""
         values = np.empty(self.row_count, dtype=np.float64)
         filled = 0
         for chunk in self.chunks(population):

@@ -1,23 +1,23 @@
-"""Computes how many requests were in flight, exactly, from their start and end times.
+"""Computes exactly how many requests were in flight, from their start and end times.
 
 Starts and ends are sorted separately. The number in flight at a time is the number of starts so far
-minus the number of ends. This takes two int64 columns (240 MB at 15 million requests) and one pass
+minus the number of ends. This takes two int64 columns (240 MB for 15 million requests) and one pass
 in pieces.
 
-`slot_use` computes whether a closed loop held the configured concurrency. The number in
-flight falls at the end of every run, when the last requests drain, and rises with the ramp. The
-client causes neither. So each worker is judged over its own window: from the end of the ramp, or
-from when its slots were first all taken if that is just after it, to the stop or, if a run ends by
-count, to the last start of a request, or of a conversation, of the worker: until then every free
-slot had a next one. The available time is the worker's slots times that window. The used time is
-from connecting to the last byte. Think time of a conversation holds the slot too, but not the time
-for which a turn is late. A conversation between two turns at the stop is in its think time for no
-longer than the longest one that a worker waited for: what comes after that is a turn that was not
+`slot_use` computes whether a closed loop held the configured concurrency. The number in flight
+falls at the end of every run, when the last requests drain, and rises with the ramp. The client
+causes neither. So each worker is judged over its own window. It begins at the end of the ramp, or
+when its slots were first all taken if that is just after it. It ends at the stop or, if a run ends
+by count, at the worker's last start of a request or conversation: until then every free slot had a
+next one. The available time is the worker's slots times that window. The used time is from
+connecting to the last byte. Think time of a conversation holds the slot too, but the lateness of a
+turn does not. A conversation between two turns at the stop counts as thinking for at most the
+longest think time that a worker waited for. Any later time belongs to a turn that was not
 sent.
 
-With a limit on requests in prefill, users are meant to wait. Then what counts is the time in which
-a slot of a worker was free while one of its users waited. One such slot of several, idle for the
-whole window, is that share of the load at most.
+With a limit on requests in prefill, users are supposed to wait. Then the wasted time counts: a slot
+of a worker was free while one of its users waited. One such slot of several, idle for the whole
+window, is at most that share of the load.
 """
 
 import itertools
@@ -40,12 +40,12 @@ from aiperf_svc.protocol.records import Flag
 Times = NDArray[np.int64]
 
 _MERGED_STARTS: Final = 1 << 17
-"""Number of starts of requests that are merged with their ends at a time, which bounds memory."""
+"""Number of request starts that are merged with their ends at a time, which bounds memory."""
 _START_NS: Final = 20_000_000
-"""Longest time for which a worker's first requests may leave one after the other: it writes those
-of several hundred users in it. Such a start takes as long in a short run as in a long one, so as a
-share of the slot time it would say how short the run is. A worker that needs longer is judged from
-the end of the ramp."""
+"""Maximum time in which a worker's first requests may leave one by one; it writes several hundred
+in this time. Such a start takes equally long in short and long runs, so its share of the slot time
+would depend on the length of the run. A worker that needs longer is judged from the end of the
+ramp."""
 
 
 class SlotUse(msgspec.Struct, frozen=True):
@@ -63,26 +63,26 @@ class SlotUse(msgspec.Struct, frozen=True):
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True):
-    """The slots of a closed loop, and the time in which they count."""
+    """The slots of a closed loop, and the time over which they count."""
 
     concurrency: int
     prefill_concurrency: int | None = None
     worker_count: int
     begin_ns: int
-    """End of the ramp, with a limit on prefill of both ramps."""
+    """End of the ramp; with a limit on prefill, of both ramps."""
     stop_ns: int
     """End of sending; 0: a count ended it."""
     longest_pause_ns: int
     """Longest think time that a worker waited for."""
     begun: int = 0
-    """Number of the first conversations that hold their slots from the start, though they may begin
-    with a pause."""
+    """Number of first conversations that hold their slots from the start, even if they begin with a
+    pause."""
 
 
 def slot_use(rows: PhaseRows, totals: Totals, clocks: ClockMap, loop: ClosedLoop) -> SlotUse | None:
-    """Compute the use over all workers, each with its share of the concurrency, or of the prefill
-    slots if they are limited: one that is free counts as unused only while a user of its worker
-    waits. None if there is no window."""
+    """Compute the use over all workers, each with its share of the concurrency or, if limited, of
+    the prefill slots: a free prefill slot counts as unused only while a user of its worker waits.
+    None if there is no window."""
     stops = _stops(totals, loop.worker_count, loop.stop_ns)
     limit = loop.prefill_concurrency or loop.concurrency
     slots = _dealt(limit, loop.worker_count, len(stops))
@@ -125,7 +125,7 @@ def _stops(totals: Totals, worker_count: int, stop_ns: int) -> Times:
 
 def _begins(rows: PhaseRows, clocks: ClockMap, slots: Times, begin_ns: int) -> Times:
     """Return the begin of each worker's window: when its slots were first all taken, if that is
-    within `_START_NS` of `begin_ns`, and `begin_ns` otherwise."""
+    within `_START_NS` after `begin_ns`, and `begin_ns` otherwise."""
     owner = taken = np.zeros(0, dtype=np.int64)
     for chunk in rows.chunks(Population.SENT):
         times = _taken(chunk, clocks)
@@ -134,7 +134,7 @@ def _begins(rows: PhaseRows, clocks: ClockMap, slots: Times, begin_ns: int) -> T
         taken = np.concatenate([taken, times[is_early]])
         order = np.lexsort((taken, owner))
         owner, taken = owner[order], taken[order]
-        # Only the first ones of each worker, as many as it has slots.
+        # Only the first requests of each worker, as many as it has slots.
         is_first = np.arange(len(owner)) - np.searchsorted(owner, owner) < slots[owner]
         owner, taken = owner[is_first], taken[is_first]
     has_all = (np.bincount(owner, minlength=len(slots)) == slots) & (slots > 0)
@@ -162,7 +162,7 @@ def _requests(rows: PhaseRows, clocks: ClockMap, begins: Times, stops: Times) ->
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """For how long each conversation held its slot, and of which worker."""
+    """Holding time of each conversation's slot, and its worker."""
 
     first: Times
     last: Times
@@ -195,7 +195,7 @@ def _conversations(
 def _later_turns(
     rows: PhaseRows, clocks: ClockMap, rank: int | None = None
 ) -> Iterator[tuple[Times, Times, Times]]:
-    """Yield worker, due time and start of turns after the first ones, of one worker or of all."""
+    """Yield worker, due time and start of turns after the first, for one worker or all."""
     for chunk in rows.chunks(Population.SENT):
         later = chunk["turn"] > 0
         if rank is not None:
@@ -225,13 +225,13 @@ def _prefills(rows: PhaseRows, clocks: ClockMap, rank: int) -> tuple[Times, Time
 def _takers(
     rows: PhaseRows, clocks: ClockMap, rank: int, held: _Held | None
 ) -> tuple[tuple[Times, Times], tuple[Times, Times]]:
-    """Return when the prefill slots of a worker are taken and free again, and its users."""
+    """Return when a worker's prefill slots are taken and released, and its users."""
     starts, first_tokens, ends = _prefills(rows, clocks, rank)
     takes = starts
     if held is not None:
         mine = held.worker == rank
         late = [times[1:] for times in _later_turns(rows, clocks, rank)]
-        # A user whose turn is late waits too, as if its slot were free for that time.
+        # A user whose turn is late waits too, as if its slot were free in that time.
         takes = np.sort(np.concatenate([held.first[mine], *(taken for _, taken in late)]))
         ends = np.sort(np.concatenate([held.last[mine], *(due for due, _ in late)]))
     return (starts, first_tokens), (takes, ends)
@@ -246,8 +246,8 @@ def _unused(
     begin_ns: int,
     stop_ns: int,
 ) -> float:
-    """Integrate the smaller of free slots and waiting users, in seconds. The two pairs are the
-    ascending times at which slots, and users, were taken and released."""
+    """Integrate the minimum of free slots and waiting users, in seconds. The two pairs are the
+    ascending times at which slots and users were taken and released."""
     if stop_ns <= begin_ns:
         return 0.0
     cuts = prefills[0][_MERGED_STARTS::_MERGED_STARTS]
@@ -300,14 +300,14 @@ class ConcurrencyStats(msgspec.Struct, frozen=True):
 def held_over_time(
     starts: Times, ends: Times, *, begin_ns: int, stop_ns: int
 ) -> ConcurrencyStats | None:
-    """Return statistics of the number of intervals `[start, end)` that are open at a time within
+    """Return statistics of the number of open intervals `[start, end)` within
     `[begin_ns, stop_ns)`. Sorts both arrays in place. None for an empty window."""
     if stop_ns <= begin_ns:
         return None
     starts.sort()
     ends.sort()
     seconds = np.zeros(1, dtype=np.float64)  # time spent at each level
-    # Pieces are cut at start times, so that each has at most `_PIECE` starts.
+    # Pieces are cut at start times, so each has at most `_PIECE` starts.
     cuts = [begin_ns, *(int(t) for t in starts[_PIECE::_PIECE] if begin_ns < t < stop_ns), stop_ns]
     for left, right in itertools.pairwise(cuts):
         seconds = _add(seconds, _levels(starts, ends, left, right))
@@ -326,11 +326,11 @@ def _levels(starts: Times, ends: Times, left: int, right: int) -> NDArray[np.flo
 
 
 def changes_in_flight(starts: Times, ends: Times) -> tuple[Times, Times]:
-    """Return the times at which the number in flight changes, in order, and by how much."""
+    """Return the times at which the number in flight changes, in order, and the changes."""
     when = np.concatenate((starts, ends))
     steps = np.ones(len(when), dtype=np.int64)
     steps[len(starts) :] = -1
-    # At the same instant, ends come before starts: a slot that is refilled at once counts once.
+    # At the same instant, ends precede starts: a slot that is refilled immediately counts once.
     order = np.lexsort((steps, when))
     return when[order], steps[order]
 

@@ -1,10 +1,10 @@
-"""A mergeable histogram of durations, log-linear as HdrHistogram but with buckets from IEEE 754.
+"""A mergeable histogram of durations, log-linear like HdrHistogram but with IEEE 754 buckets.
 
 The bits of a double, read as an integer, grow with its value. The exponent and the top seven bits
-of the mantissa are a bucket number: 128 equal buckets for each factor of two. A bucket's middle is
+of the mantissa form the bucket number: 128 equal buckets per factor of two. A bucket's middle is
 within 1/256 of every value in it, so percentiles are off by at most 0.4%. Count, sum, minimum and
-maximum are exact, and merging loses nothing: the histogram of the whole is the sum of those of the
-parts.
+maximum are exact, and merging is lossless: the histogram of the whole is the sum of the parts'
+histograms.
 """
 
 import math
@@ -17,13 +17,13 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import HistogramDelta
 
 RELATIVE_ERROR: Final = 1 / 256
-"""Largest relative error of a percentile."""
+"""Maximum relative error of a percentile."""
 
 _SHIFT: Final = 52 - 7
 _FIRST: Final = 1023 << 7
 """Raw bucket of 1.0. Bucket 0 is for zero, so 1 ns is in bucket 1."""
 _LARGEST_NS: Final = 1 << 53
-"""Largest duration with a bucket: 104 days. Larger ones count as this."""
+"""Maximum duration with a bucket: 104 days. Longer ones count as this."""
 _BUCKETS: Final = 53 * 128 + 2
 
 Durations = NDArray[np.int64]
@@ -39,7 +39,7 @@ def buckets_of(durations_ns: Durations) -> NDArray[np.int64]:
 
 
 def middle_of(bucket: int) -> float:
-    """Return the value that represents a bucket: the middle of the whole nanoseconds in it."""
+    """Return the value that represents a bucket: the middle of its whole nanoseconds."""
     if bucket <= 0:
         return 0.0
     raw = np.array([bucket + _FIRST - 1, bucket + _FIRST], dtype=np.int64) << _SHIFT
@@ -48,7 +48,7 @@ def middle_of(bucket: int) -> float:
 
 
 def delta_of(durations_ns: Durations, *, phase: Phase, tag: str) -> HistogramDelta:
-    """Return the counts that `durations_ns`, not empty, add to the histogram `tag`. Negative ones
+    """Return the counts that nonempty `durations_ns` add to the histogram `tag`. Negative durations
     count as zero."""
     durations_ns = np.maximum(durations_ns, 0)
     numbers, counts = np.unique(buckets_of(durations_ns), return_counts=True)
@@ -100,7 +100,7 @@ class Histogram:
             self.merge(delta_of(durations_ns, phase=Phase.PROFILING, tag=""))
 
     def delta(self, *, phase: Phase, tag: str) -> HistogramDelta:
-        """Return the counts so far, which another process can merge."""
+        """Return the counts so far, for merging in another process."""
         buckets = np.flatnonzero(self._counts)
         return HistogramDelta(
             phase=phase,
@@ -116,7 +116,7 @@ class Histogram:
 
     @property
     def zeros(self) -> int:
-        """Number of durations that are zero, or negative by a step of the clock."""
+        """Number of durations that are zero, or negative because of a clock step."""
         return int(self._counts[0])
 
     @property
@@ -132,8 +132,8 @@ class Histogram:
         return math.sqrt(max(0.0, self.sum_squares / self.total - self.mean_ns**2))
 
     def percentile(self, q: float) -> float:
-        """Return the quantile `q`, 0 to 1, in ns, interpolated between the two nearest values as
-        numpy does; NaN if empty."""
+        """Return the quantile `q`, 0 to 1, in ns, interpolated between the two nearest values like
+        numpy; NaN if empty."""
         if not self.total:
             return math.nan
         place = q * (self.total - 1)

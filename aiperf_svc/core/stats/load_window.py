@@ -1,9 +1,9 @@
 """Defines the time over which a load's rates are counted.
 
-It begins with the phase, not with the first request that succeeded. It ends when sending has
-stopped and the last request has ended, whatever its outcome. AIPerf counts from the first start to
-the last end of successes, which differs by at most one arrival as long as nothing fails. If most
-requests fail, that time shrinks to the time of the successes, and their rate looks high.
+It begins with the phase, not with the first successful request. It ends when sending has stopped
+and the last request has ended, whatever its outcome. AIPerf counts from the first start to the last
+end of successes, which differs by at most one arrival as long as nothing fails. If most requests
+fail, AIPerf's time shrinks to the time of the successes, and their rate looks high.
 """
 
 import msgspec
@@ -16,8 +16,8 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     start_wall_ns: int
     stop_wall_ns: int = 0
-    """Time at which sending ended by time or by the user; 0: the credits ran out, even if that was
-    before a configured stop."""
+    """Time at which sending was ended by time or by the user; 0: the credits ran out, even if that
+    was before a configured stop."""
     ramp_ns: int = 0
 
 
@@ -27,11 +27,11 @@ class LoadWindow(msgspec.Struct, frozen=True, kw_only=True):
     begin_ns: int
     ramp_ns: int
     stop_ns: int
-    """Time at which sending ended by time or by the user; 0: the credits ran out."""
+    """Time at which sending was ended by time or by the user; 0: the credits ran out."""
     sent_until_ns: int
-    """End of the load: the stop, else the time at which the last request was tried."""
+    """End of the load: the stop, or else the start of the last attempted request."""
     end_ns: int
-    """The later of the stop and the last end of any request that was tried."""
+    """The later of the stop and the last end of any attempted request."""
 
     @property
     def duration_ns(self) -> int:
@@ -44,8 +44,8 @@ class LoadWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_window(times: PhaseTimes, totals: Totals, *, has_failed: bool) -> LoadWindow:
-    """Return the window of a phase. A failed run has no planned stop, so its window ends when its
-    last request ended."""
+    """Return the window of a phase. A failed run has no planned stop, so its window ends with its
+    last request."""
     stop = times.stop_wall_ns
     if has_failed:
         stop = min(stop, totals.last_end)

@@ -1,13 +1,13 @@
-"""Computes the statistics of one column of values exactly, including values that were cut off.
+"""Computes exact statistics of one column of values, including values that were cut.
 
-Percentiles interpolate linearly between the two nearest values, as numpy's default and AIPerf do
+Percentiles interpolate linearly between the two nearest values, like numpy's default and AIPerf
 (Hyndman and Fan, The American Statistician 50(4), 1996, definition 7). The standard deviation is
-the population's (divided by n), as AIPerf's.
+the population's (divided by n), like AIPerf's.
 
-*Right-censored* values are known only to be larger than a bound: a request cancelled after 3 s
-would have taken longer than 3 s. They rank above every observed value, so a percentile that falls
-among them has no value. It is known to lie beyond the same percentile of the observed values and
-the bounds together; that number is reported instead.
+*Right-censored* values are only known to exceed a bound: a request cancelled after 3 s would have
+taken longer than 3 s. They rank above every observed value, so a percentile that falls among them
+has no value. It exceeds the same percentile of the observed values and the bounds together, and
+this number is reported instead.
 
 A percentile is *thin* when fewer than one value is expected outside it: p99 needs 100 values, p99.9
 needs 1,000, p1 needs 100.
@@ -33,23 +33,23 @@ QUANTILES = {
     "p99_9": 0.999,
 }
 _PIECE = 1 << 14
-"""Number of values whose squares are added at a time, so that they stay in the processor's
+"""Number of values whose squares are summed at a time, so that they stay in the processor's
 cache."""
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """Statistics of one metric, in its unit; None if a number is not known."""
+    """Statistics of one metric, in its unit; None if unknown."""
 
     count: int
     """Number of observed values."""
     stats: dict[str, float | None]
     """Values of `avg`, `min`, `max`, `std`, `sum` and the names of `QUANTILES`."""
     censored: int = 0
-    """Number of values known only to be larger than a bound."""
+    """Number of values only known to exceed a bound."""
     beyond: dict[str, float] = {}
     """Lower bounds of the statistics that are None because of censoring."""
     unreliable: tuple[str, ...] = ()
-    """Percentiles with too few values outside them."""
+    """Percentiles with too few values beyond them."""
     relative_error: float = 0.0
     """Relative error of each percentile; 0: exact."""
 
@@ -61,14 +61,14 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 def is_thin(q: float, count: int) -> bool:
-    """Return whether fewer than one of `count` values is expected outside the quantile `q`."""
+    """Return whether fewer than one of `count` values is expected beyond the quantile `q`."""
     return round(count * min(q, 1 - q), 9) < 1.0
 
 
 def quantile(ordered: Floats, q: float, *, of: int | None = None) -> float | None:
     """Return the quantile `q` of ascending values by linear interpolation.
 
-    If `of` is larger than the length, the difference is the number of values above all given ones.
+    If `of` is larger than the length, the difference is the number of values above all of these.
     None if the quantile falls among those.
     """
     place = q * ((len(ordered) if of is None else of) - 1)
@@ -78,7 +78,7 @@ def quantile(ordered: Floats, q: float, *, of: int | None = None) -> float | Non
     if high >= len(ordered):
         return None
     below, above = float(ordered[low]), float(ordered[high])
-    # From the nearer end, as numpy does, so that the results are the same to the last bit.
+    # From the nearer end, like numpy, so that results are equal to the last bit.
     return above - (above - below) * (1 - part) if part >= 0.5 else below + (above - below) * part
 
 
@@ -88,7 +88,7 @@ def describe(
     """Return the statistics of `values`, which are sorted in place.
 
     `bounds` are the lower bounds of right-censored values. With `is_thin_null`, thin percentiles
-    are None instead of only being listed.
+    are None instead of being listed only.
     """
     values.sort()
     censored = 0 if bounds is None else len(bounds)
@@ -125,8 +125,8 @@ def _moments(ordered: Floats, stats: dict[str, float | None]) -> None:
 def _censor(
     ordered: Floats, bounds: Floats, stats: dict[str, float | None], beyond: dict[str, float]
 ) -> None:
-    """Remove the statistics that the censored values could change, and record what they lie
-    beyond."""
+    """Remove the statistics that the censored values could change, and record their lower
+    bounds."""
     everything = np.concatenate((ordered, bounds))
     everything.sort()
     beyond["avg"] = float(everything.mean())

@@ -1,7 +1,7 @@
 """The run over time in at most `MAX_BINS` equal bins, for plots.
 
 Rates and the number in flight are exact. Percentiles of a bin come from logarithmic buckets of 2%,
-a difference that no plot can show.
+a difference that is invisible in plots.
 """
 
 import math
@@ -20,7 +20,7 @@ from aiperf_svc.domain.outcomes import Outcome
 
 MAX_BINS, FEW_BINS = 120, 12
 BIN_REQUESTS = 10
-"""Requests of a bin, on average: with fewer, a plot shows chance. A short line has `FEW_BINS`."""
+"""Mean requests per bin; with fewer, a plot shows noise. A short run has `FEW_BINS`."""
 _WIDTHS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 _GROWTH = math.log(1.02)
 _SMALLEST_MS = 1e-3
@@ -30,7 +30,7 @@ _BUCKETS = 1200
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Arrays with one value per bin; bin `i` is [i, i + 1) x width_s after the phase's start. The
-    load ends within the last one, whose rates and requests in flight are means over all of it."""
+    load ends within the last bin, whose rates and requests in flight are means over all of it."""
 
     width_s: float
     started_per_s: Floats
@@ -46,9 +46,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bin_width_s(duration_s: float, requests: int, *, usual_s: float = 0.0) -> float:
-    """Return the narrowest round width with at most `MAX_BINS` bins, and fewer for few requests. A
-    bin is as long as the usual request, if that leaves `FEW_BINS`: the requests of a closed loop
-    come in waves of that length, which narrower bins would draw."""
+    """Return the narrowest round width with at most `MAX_BINS` bins, or fewer with few requests. A
+    bin is as long as the usual request, if that leaves `FEW_BINS`. Requests of a closed loop come
+    in waves of that length, and narrower bins would show these."""
     most = min(MAX_BINS, requests // BIN_REQUESTS)
     if usual_s:
         most = min(most, int(duration_s / usual_s))
@@ -68,7 +68,7 @@ def timeline(
     usual_ms: float = 0.0,
 ) -> Timeline | None:
     """Bin the phase from its start to its last end; None if that takes no time. `usual_ms` is the
-    median latency of the requests of a closed loop."""
+    median latency of a closed loop's requests."""
     if window.duration_ns <= 0:
         return None
     requests = sum(chunk.rows for chunk in rows.chunks())
@@ -120,7 +120,7 @@ class _Bins:
 
     def occupied(self, start: NDArray[Any], end: NDArray[Any]) -> Floats:
         """Return the nanoseconds of [start, end) within each bin, summed over all intervals: the
-        part of the first bin after the start, the part of the last one before the end, and whole
+        rest of the first bin after the start, the part of the last bin before the end, and whole
         bins between."""
         limit = self.begin_ns + self.count * self.width_ns
         start = np.clip(start, self.begin_ns, limit)

@@ -14,14 +14,14 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import CONTRADICTORY_TOKENS, UNKNOWN_TOKENS
 
 OSL_ROUNDING_TOKENS = 1.0
-"""Difference in output length that is ignored: splitting a text into tokens again does not always
-give the tokens that made it."""
+"""Difference in output length that is ignored, since splitting a text into tokens again does not
+always yield the original tokens."""
 UNREACHABLE = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.SEND)
 SHORT_TOKEN_BYTES = 2
-"""Bytes a token below which a text has other tokens than were counted, unless there is an event for
-each of them."""
+"""Bytes per token below which a text does not contain the counted tokens, unless there is an event
+for each of them."""
 TEXTLESS_TOKENS = 16
-"""Most tokens of an output that have no text: its end, and the marks of channels and tool calls."""
+"""Maximum textless tokens of an output: its end, and the markers of channels and tool calls."""
 _NEVER = 2**62
 
 
@@ -30,16 +30,16 @@ class Totals(msgspec.Struct):
 
     requests: int = 0
     sent: int = 0
-    """Requests that had a connection, so that writing began."""
+    """Requests that had a connection, so writing began."""
     completed: int = 0
     errored: int = 0
     cancelled: int = 0
     abandoned: int = 0
     to_abandon: int = 0
-    """Requests whose clients would not wait for longer than a set time."""
+    """Requests whose clients would not wait longer than a set time."""
     unsent: int = 0
     context_overflows: int = 0
-    """Requests whose prompt was too long for the server."""
+    """Requests whose prompt exceeded the server's context."""
     timed_out: int = 0
     no_resources: int = 0
     capped: int = 0
@@ -54,38 +54,38 @@ class Totals(msgspec.Struct):
     has_output_tokens: bool = False
     without_input_tokens: int = 0
     without_output_tokens: int = 0
-    """Completed requests whose input, or output, tokens are unknown."""
+    """Completed requests with unknown input or output tokens."""
     without_content_tokens: int = 0
-    """Completed requests with an unknown number of reasoning tokens, and other output tokens."""
+    """Completed requests with other output tokens but an unknown number of reasoning tokens."""
     impossible_tokens: int = 0
     """Completed requests whose output has no token, or more tokens than bytes."""
     scarce_tokens: int = 0
-    """Completed requests that came in more than twice as many events as they have tokens."""
+    """Completed requests with more than twice as many events as tokens."""
     dense_tokens: int = 0
-    """Completed requests that came in fewer than half as many events as they have tokens, which
-    have under two bytes each."""
+    """Completed requests with fewer than half as many events as tokens, and under two bytes per
+    token."""
     with_hidden: int = 0
     """Completed requests with hidden tokens."""
     hidden_tokens: float = 0.0
     with_blanks: int = 0
-    """Completed requests with tokens that have no text."""
+    """Completed requests with textless tokens."""
     with_blank_leads: int = 0
     """Completed requests that may have begun with such tokens."""
     with_prompt: int = 0
-    """Completed requests of which the server states the prompt tokens."""
+    """Completed requests whose prompt tokens the server reports."""
     with_cached: int = 0
-    """Those of them of which it states the cached tokens."""
+    """Part of these whose cached tokens the server reports."""
     cached_above_prompt: int = 0
-    """Completed requests of which the server states more cached tokens than prompt tokens."""
+    """Completed requests for which the server reports more cached tokens than prompt tokens."""
     usage_contradictions: int = 0
-    """Completed requests whose usage came twice, with different counts of the prompt."""
+    """Completed requests with two usages that contradict each other about the prompt."""
     osl_known: int = 0
     """Completed requests with a known output length and a known requested one."""
     osl_off: int = 0
-    """Those of them with an OSL mismatch that is more than a tokenizer's rounding."""
+    """Part of these with an OSL mismatch beyond a tokenizer's rounding."""
     osl_asked: float = 0.0
     osl_made: float = 0.0
-    """Output tokens of those requests: asked for, and generated."""
+    """Requested and generated output tokens of these requests."""
     finish_reasons: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(len(FinishReason), dtype=np.int64)
     )
@@ -97,7 +97,7 @@ class Totals(msgspec.Struct):
     last_tried: int = 0
     """Time of the last start; for a request without a connection, its due time."""
     last_end: int = 0
-    """End of the last request that was tried, whatever its outcome, connected or not."""
+    """End of the last attempted request, whatever its outcome, connected or not."""
     distinct_entries: int = 0
     errors: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(len(ErrorKind), dtype=np.int64)
@@ -109,7 +109,7 @@ class Totals(msgspec.Struct):
     last_begin_by_worker: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(0, dtype=np.int64)
     )
-    """Last start of a first turn, 0 if there was none."""
+    """Last start of a first turn; 0 without any."""
 
     @property
     def unreachable(self) -> int:
@@ -119,7 +119,7 @@ class Totals(msgspec.Struct):
 
     @property
     def without_tokens(self) -> int:
-        """Number of completed requests that a sum of tokens leaves out, of a run that has it."""
+        """Number of completed requests that are missing from sums of tokens, if the run has any."""
         return max(
             self.without_input_tokens if self.has_input_tokens else 0,
             self.without_output_tokens if self.has_output_tokens else 0,
@@ -195,8 +195,8 @@ def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
 
 
 def _impossible(sent: Chunk) -> int:
-    """Return the number of requests whose response came before they were sent, or ended before they
-    began."""
+    """Return the number of requests whose response preceded the request, or ended before its
+    beginning."""
     write, ack, end = f.write_wall_ns(sent), sent["ack_wall_ns"], sent["end_wall_ns"]
     first, last = sent["first_token_wall_ns"], sent["last_token_wall_ns"]
     wrong = (end != 0) & (end < write)
@@ -206,7 +206,7 @@ def _impossible(sent: Chunk) -> int:
 
 
 def _add_tokens(totals: Totals, done: Chunk) -> None:
-    """Add sums over completed requests only, as AIPerf does."""
+    """Add sums over completed requests only, like AIPerf."""
     if not done.rows:
         return
     given, made = done["input_tokens"], done["output_tokens"]
@@ -224,7 +224,7 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
 
 
 def _add_cached(totals: Totals, done: Chunk) -> None:
-    """Count usages with cached tokens, and those that are impossible."""
+    """Count usages with cached tokens, and impossible ones."""
     stated, prompt = done["cached_tokens"], done["usage_prompt_tokens"]
     totals.with_prompt += _count(prompt >= 0)
     if (stated == UNKNOWN_TOKENS).all():
@@ -235,9 +235,9 @@ def _add_cached(totals: Totals, done: Chunk) -> None:
 
 
 def _add_lengths(totals: Totals, done: Chunk) -> None:
-    """Compare output lengths with the requested ones. A response of which the server states exactly
-    the requested number of tokens has it, whatever a tokenizer here finds in its text: the text of
-    tokens at random, as after a forced end, is made of other tokens when it is split again."""
+    """Compare output lengths with the requested ones. A response for which the server reports the
+    exact requested number of tokens counts as matching, whatever a tokenizer here counts: random
+    tokens, for example after a forced end, split into other tokens again."""
     asked, made = done["requested_tokens"], done["output_tokens"]
     is_known = (asked > 0) & (made >= 0)
     if not is_known.any():
@@ -252,7 +252,7 @@ def _add_lengths(totals: Totals, done: Chunk) -> None:
 
 
 def _add_streamed(totals: Totals, done: Chunk) -> None:
-    """Compare output tokens with the events and the bytes that came."""
+    """Compare output tokens with the received events and bytes."""
     hidden, blank = done["hidden_tokens"], done["blank_tokens"]
     totals.with_hidden += _count(hidden > 0)
     totals.hidden_tokens += float(hidden.sum(dtype=np.int64))
@@ -262,7 +262,7 @@ def _add_streamed(totals: Totals, done: Chunk) -> None:
     is_known = (streamed >= 0) & (size > 0)
     is_impossible = is_known & ((streamed == 0) | (streamed - blank > size + TEXTLESS_TOKENS))
     totals.impossible_tokens += _count(is_impossible)
-    # Events of a summary of hidden reasoning, which come before the output, are not tokens.
+    # Events with a summary of hidden reasoning, which precede the output, are not tokens.
     has_summary = (hidden > 0) & (done["first_output_wall_ns"] != done["first_token_wall_ns"])
     is_known &= ~is_impossible & ~has_summary
     chunks = done["chunks"]

@@ -1,11 +1,11 @@
-"""Finds the changes of a page since the previous one of the same source.
+"""Finds the changes of a page relative to the previous one of the same source.
 
 Most values of a page repeat, so only changes are sent and stored.
 
-Labels of a counter may change from page to page, such as the name of a pod or a version. Then one
-series disappears, and another of the same name appears with a value that is no smaller. It is the
-continuation of the first one. As a separate series it would count from zero, and everything counted
-before would seem to have happened during the load.
+Labels of a counter may change between pages, such as a pod name or a version. Then one series
+disappears, and another one of the same name appears with a value that is no smaller. It continues
+the first series. As a separate series it would count from zero, and everything counted before would
+seem to have happened during the load.
 """
 
 import math
@@ -16,17 +16,17 @@ from aiperf_svc.core.telemetry.families import Kind, family_type, is_known, port
 from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_SERIES = 5_000
-"""Most series that are kept of a source. A page of vLLM has about 300."""
+"""Maximum number of series kept per source. A page of vLLM has about 300."""
 MAX_OTHER_SERIES = 2_000
-"""Most of them that are neither portable nor a GPU's."""
+"""Maximum number of these that are neither portable nor a GPU's."""
 
 
 COUNTERS = ("counter", "histogram")
-"""Types of families whose values only grow."""
+"""Types of families whose values never decrease."""
 
 
 class NewSeries(NamedTuple):
-    """A series that no earlier page had. Numbers count from 0 in the order of appearance."""
+    """A series that is on no earlier page. Numbers count from 0 in the order of appearance."""
 
     series: Series
     family: str
@@ -38,7 +38,7 @@ class Changes(NamedTuple):
 
     new: list[NewSeries]
     numbers: list[int]
-    """Numbers of the series that changed, the new ones included."""
+    """Numbers of the changed series, including new ones."""
     values: list[float]
     """Their values; NaN for a series that has disappeared."""
     left_out: int
@@ -54,7 +54,7 @@ class ChangeFinder:
         self._left_out: set[Series] = set()
         self._others = 0
         self._relabelled: dict[Series, Series] = {}
-        """By series, the one that it continues."""
+        """Maps a series to the one that it continues."""
 
     def take(self, page: Page) -> Changes:
         new: list[NewSeries] = []
@@ -92,23 +92,23 @@ class ChangeFinder:
         for series, value in values.items():
             first = relabelled.get(series, series)
             if first is not series and first in values:
-                del relabelled[series]  # Both are there: they are two.
+                del relabelled[series]  # Both exist, so they are two series.
                 first = series
             found[first] = value
         return found
 
     def _find_relabelled(self, page: Page) -> None:
-        """Find the new counters that continue one that has disappeared."""
+        """Find the new counters that continue a counter that disappeared."""
         values, relabelled, last = page.values, self._relabelled, self._last
-        there = {relabelled.get(series, series) for series in values}
-        gone: defaultdict[str, list[Series]] = defaultdict(list)
+        present = {relabelled.get(series, series) for series in values}
+        disappeared: defaultdict[str, list[Series]] = defaultdict(list)
         for series, value in last.items():
-            if series not in there and not math.isnan(value):
-                gone[series.name].append(series)
-        if not gone:
+            if series not in present and not math.isnan(value):
+                disappeared[series.name].append(series)
+        if not disappeared:
             return
         for series, value in values.items():
-            candidates = gone.get(series.name)
+            candidates = disappeared.get(series.name)
             if not candidates or series in last or series in relabelled:
                 continue
             if not _only_grows(series, page.types):

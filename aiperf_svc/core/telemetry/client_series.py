@@ -18,9 +18,9 @@ from aiperf_svc.protocol.services import Service
 NAME = "aiperf-svc"
 INTERVAL_NS = 1_000_000_000
 SILENT_NS = 3_000_000_000
-"""Age after which a heartbeat is not used. Services send one each second."""
+"""Age after which a heartbeat is ignored. Services send one each second."""
 LEAST_NS = 250_000_000
-"""Shortest time over which shares are computed."""
+"""Minimum time for computing shares."""
 CPU, LAG, SHARE = (
     "aiperf_service_cpu_ratio",
     "aiperf_service_loop_lag_seconds",
@@ -53,11 +53,11 @@ class _Heard(NamedTuple):
     vitals: Vitals
     wall_ns: int
     shares: dict[str, float]
-    """Shares of the time before, by cause."""
+    """Shares of the preceding time, by cause."""
 
 
 class ClientSeries:
-    """Collects heartbeats and makes a page of them each second."""
+    """Collects heartbeats and converts them to a page each second."""
 
     def __init__(self) -> None:
         self.log = SourceLog(NAME)
@@ -88,7 +88,7 @@ class ClientSeries:
     def sample(
         self, wall_ns: int, *, in_flight: int, completed: int, errored: int, is_last: bool = False
     ) -> None:
-        """Record the current load: once a second, and at the end with the run's totals.
+        """Record the current load: once per second, and at the end with the run's totals.
 
         Both counts are of records. A total of the workers' reports would decrease when a complete
         response turns out to be an error.

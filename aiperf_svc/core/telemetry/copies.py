@@ -1,15 +1,15 @@
-"""Finds sources that report the same servers, which would be counted several times.
+"""Finds sources that report the same servers, which would otherwise be counted several times.
 
 Before any page is read, `unique_sources` compares URLs and the addresses of their hosts. Pages of
 one server may still have unrelated URLs, such as two addresses of it, or all URLs of a gateway.
-Then `CopyFinder` compares their contents.
+For these `CopyFinder` compares the contents.
 
-A page is recognized by values that no other server has: when it began to count, or the exact times
+A page is identified by values that no other server has: when it began to count, or the exact times
 that it has spent on its requests. Counts of requests and tokens are not evidence, because replicas
-under the same load have the same ones.
+under the same load have equal counts.
 
-The times spent change between two reads of a busy server. If two pages had the same times at the
-same moment once, even before the load, they are copies: the times of replicas never coincide.
+The times spent change between two reads of a busy server. If two pages ever had the same times at
+the same moment, even before the load, they are copies: the times of replicas never coincide.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from aiperf_svc.core.telemetry.log import Mark, SourceLog
 from aiperf_svc.core.telemetry.page import Series
 
 READ_NS = 5_000_000_000
-"""Longest transfer of a page: values that it had at another time are not simultaneous."""
+"""Maximum transfer time of a page. Beyond it, values of two pages are not simultaneous."""
 _NEVER = 2**63 - 1
 
 
@@ -36,8 +36,8 @@ class SourceAddress(NamedTuple):
     addresses: frozenset[str]
 
     def is_same(self, other: "SourceAddress") -> bool:
-        """Return whether both are one page. Servers with different names may share the address of a
-        proxy that selects them by name."""
+        """Return whether both are the same page. Servers with different names may share the address
+        of a proxy that selects them by name."""
         own, its = urlsplit(self.source.url), urlsplit(other.source.url)
         here, there = address_of(self.source.url), address_of(other.source.url)
         return (
@@ -49,8 +49,8 @@ class SourceAddress(NamedTuple):
 
 
 def unique_sources(addresses: Sequence[SourceAddress]) -> dict[SourceLog, SourceLog]:
-    """Return for each source the one to read: itself, or another one with the same page. Sources
-    that the user named are preferred, then those with fewer addresses."""
+    """Return for each source the one to read: itself, or another source of the same page. Sources
+    configured by the user are preferred, then those with fewer addresses."""
     kept: list[SourceAddress] = []
     found: dict[SourceLog, SourceLog] = {}
     for address in sorted(addresses, key=lambda each: (each.source.is_guess, len(each.addresses))):
@@ -83,27 +83,27 @@ def _is_address(host: str) -> bool:
 def without_copies(
     logs: Iterable[SourceLog], finder: "CopyFinder | None" = None
 ) -> list[SourceLog]:
-    """Return the sources without copies of others. With the same `finder` at each call, only new
-    pages are compared."""
+    """Return the sources without copies. With the same `finder` at each call, only new pages are
+    compared."""
     known = list(logs)
     instead = (finder or CopyFinder()).copies(known)
     return [log for log in known if log not in instead]
 
 
 class CopyFinder:
-    """Remembers which sources had the same values."""
+    """Remembers which sources had equal values."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[SourceLog, int]] = {}
-        """By times spent, the source that had them and their position there."""
+        """Maps times spent to the source that had them and their position there."""
         self._read: dict[SourceLog, int] = {}
         """How many of a source's times have been compared."""
         self._same: dict[SourceLog, SourceLog] = {}
-        """By source, another one that had the same times."""
+        """Maps a source to another one that had the same times."""
 
     def copies(self, logs: Sequence[SourceLog]) -> dict[SourceLog, SourceLog]:
-        """Return each source that is a copy, with its original. A source that the user named is
-        preferred as the original."""
+        """Return each source that is a copy, with its original. A source configured by the user is
+        the preferred original."""
         kept = _Kept()
         found: dict[SourceLog, SourceLog] = {}
         ordered = sorted((log for log in logs if log.portable), key=lambda each: each.is_guess)
@@ -145,7 +145,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self._named: dict[bool, SourceLog] = {}
-        """The first source that the user named, by whether it has several servers."""
+        """The first source configured by the user, by whether it has several servers."""
         self._created: dict[tuple[Series, float], list[SourceLog]] = {}
         self._by_times: dict[SourceLog, list[SourceLog]] = {}
 
@@ -157,8 +157,8 @@ class _Kept:
         self._by_times.setdefault(first, []).append(log)
 
     def named_instead(self, log: SourceLog) -> SourceLog | None:
-        """Return a source that the user named and that covers the servers of a guess: exactly one
-        of both has labels for several servers."""
+        """Return a user-configured source that covers the servers of a guessed one: exactly one of
+        the two has labels for several servers."""
         return self._named.get(not log.has_several_servers) if log.is_guess else None
 
     def candidates(self, log: SourceLog, first: SourceLog) -> Iterator[SourceLog]:
@@ -181,7 +181,7 @@ def _until_ns(log: SourceLog, position: int) -> int:
 
 
 def _is_same(log: SourceLog, other: SourceLog) -> bool:
-    """Return whether two pages with common values are of one server."""
+    """Return whether two pages with common values belong to one server."""
     for mark in (Mark.CREATED, Mark.START):
         here, there = log.marks(mark), other.marks(mark)
         common = here.keys() & there.keys()

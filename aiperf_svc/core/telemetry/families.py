@@ -1,6 +1,6 @@
 """Common names for the metric families of known servers and GPU exporters.
 
-Names are those of the servers' own pages, without `_total`, which only some versions write.
+Names are those of the servers' own pages, without `_total`, which only some versions add.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 
 class Portable(msgspec.Struct, frozen=True):
-    """A quantity that several servers report."""
+    """A quantity reported by several servers."""
 
     name: str
     kind: Kind
@@ -30,13 +30,13 @@ class Portable(msgspec.Struct, frozen=True):
     title: str
     families: tuple[str, ...]
     of_routers: tuple[str, ...] = ()
-    """Families of what is in front of the servers. They are counted if no server's page has the
+    """Families of components in front of the servers. They are counted if no server's page has the
     quantity, since they cover the same requests."""
     is_worst: bool = False
-    """True if the highest value of several servers counts; False: their sum."""
+    """True if the maximum over several servers counts; False: their sum."""
     scale: float = 1.0
     engine_type: str = ""
-    """`prefill` or `decode`, where one request is counted by servers of both: the one that counts.
+    """`prefill` or `decode`, if servers of both kinds count the same request: the kind that counts.
     SGLang has the label `engine_type` for this."""
 
 
@@ -47,7 +47,7 @@ class GpuField(msgspec.Struct, frozen=True):
     unit: str
     kind: Kind = Kind.GAUGE
     scale: float = 1.0
-    """From the exporter's unit to the one here."""
+    """Factor from the exporter's unit to ours."""
     is_plotted: bool = True
     """False for constants and bit masks, which are not plotted."""
 
@@ -62,29 +62,29 @@ class GpuExporter(msgspec.Struct, frozen=True, kw_only=True):
 
     fields: tuple[GpuField, ...]
     no_values: frozenset[float] = frozenset()
-    """Numbers that stand for a missing value."""
+    """Numbers that represent a missing value."""
     host: str
     """Label with the name of the GPU's node. The next ones are labels too."""
     uuid: str
     index: str
     model: str
     partition: str = ""
-    """Label of a partition, whose power and energy are given as those of the whole GPU."""
+    """Label of a partition, for which power and energy are those of the whole GPU."""
     namespace: str = "namespace"
     """Label with the namespace of the pod that uses the GPU."""
     pod: str = "pod"
     pod_labels: dict[str, tuple[str, ...]]
-    """Labels of the exporter's own pods, with the values that usual installations give them."""
+    """Labels of the exporter's own pods, with their values in common installations."""
     port: int
-    """Port of the exporter if its container names none."""
+    """Default port, if the exporter's container declares none."""
 
 
 class Engine(NamedTuple):
     name: str
     prefix: str
-    """Of its metrics."""
+    """Prefix of its metrics."""
     path: str = ""
-    """Where it describes itself; empty: nowhere."""
+    """Path where it describes itself; empty if there is none."""
 
 
 ENGINES = (
@@ -98,7 +98,7 @@ ENGINES = (
     Engine("llm-d router", "llm_d_epp_"),
     Engine("SGLang router", "smg_"),
 )
-"""The families of servers and routers. Each is asked only at its own path."""
+"""The families of servers and routers. Each is only queried at its own path."""
 
 SUPERSEDED = {
     "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",
@@ -110,8 +110,8 @@ SUPERSEDED = {
     "inference_objective_input_tokens_sum": "llm_d_epp_request_input_tokens_sum",
     "inference_objective_output_tokens_sum": "llm_d_epp_request_output_tokens_sum",
 }
-"""Older names of families. Some versions of a server have both; then the older one is not
-counted."""
+"""Older names of families. If a server version has both names, the older one is
+ignored."""
 
 PORTABLE = (
     Portable(
@@ -191,7 +191,7 @@ PORTABLE = (
             "vllm:gpu_prefix_cache_queries",
             "sglang:prompt_tokens",
             "trtllm_prompt_tokens",
-            # llama.cpp counts the tokens that it computes apart from those that it had.
+            # llama.cpp counts computed tokens separately from cached ones.
             "llamacpp:prompt_tokens",
             "llamacpp:prompt_tokens_cached",
         ),
@@ -216,7 +216,7 @@ PORTABLE = (
         Kind.COUNTER,
         "tokens",
         "Prefix cache hits outside of the GPU",
-        # Tokens that were not in vLLM's own cache are looked up in that of a connector.
+        # Tokens that are not in vLLM's own cache are looked up in a connector's.
         ("vllm:external_prefix_cache_hits",),
     ),
     Portable(
@@ -389,9 +389,9 @@ DCGM = GpuExporter(
 )
 """NVIDIA's exporter, with the labels of its chart, of GKE and of the GPU operator.
 
-Violations are times in which the clock was held down: nanoseconds, although older exporters call
-them microseconds in their help texts. Older exporters write DCGM's values for numbers of 32 bits,
-real numbers and numbers of 64 bits that are blank, not found, not supported or not permitted
+Violations are times in which the clock was held down, in nanoseconds, although the help texts of
+older exporters say microseconds. Older exporters write DCGM's special values for blank, not found,
+not supported and not permitted: 32-bit integers, 64-bit integers and floating point numbers
 (dcgm_structs.h)."""
 
 AMD = GpuExporter(
@@ -421,15 +421,15 @@ AMD = GpuExporter(
     },
     port=5000,
 )
-"""AMD's device-metrics-exporter, with the labels of its chart. The first of two families with one
-meaning is that of MI300 and later, the second that of MI200. Energy is in µJ, memory in MiB. The
-numbers that stand for a missing value are the largest of their width. A GPU that is partitioned
-counts once, by its serial number."""
+"""AMD's device-metrics-exporter, with the labels of its chart. If two families have the same
+meaning, the first is that of MI300 and later, the second that of MI200. Energy is in µJ, memory in
+MiB. Missing values are represented by the largest number of their width. A partitioned GPU counts
+once, by its serial number."""
 
 GPU_EXPORTERS = (DCGM, AMD)
-"""The exporters whose pages are understood, and that are found in a cluster."""
+"""The exporters whose pages are supported and that are discovered in a cluster."""
 GPU_FIELDS = tuple({f.name: f for each in GPU_EXPORTERS for f in each.fields}.values())
-"""Each field of a GPU once, in the order of the report."""
+"""The distinct fields of GPUs, in the order of the report."""
 
 RANK_LABELS = frozenset(("tp_rank", "pp_rank", "moe_ep_rank"))
 """Labels that distinguish ranks which serve the same requests together."""
@@ -458,8 +458,8 @@ def family_of(series: Series) -> str:
 
 
 def portables_of(series: Series) -> Sequence[Portable]:
-    """Return the portable quantities to which a series contributes. None for the shares of single
-    priorities, which SGLang reports in addition to the total."""
+    """Return the portable quantities to which a series contributes. Empty for SGLang's series of
+    single priorities, which it reports in addition to the total."""
     if series.label("priority") and series.name.startswith("sglang:"):
         return ()
     return _BY_FAMILY.get(family_of(series), ())
@@ -478,8 +478,8 @@ def exporter_of(series: Series) -> GpuExporter | None:
 
 
 def is_blank(series: Series, value: float) -> bool:
-    """Return whether a number stands for a missing value of a GPU field, or is infinite, which no
-    value of a known series is."""
+    """Return whether a number represents a missing value of a GPU field, or is infinite, which is
+    not a value of any known series."""
     if isinf(value):
         return is_known(series)
     exporter = exporter_of(series)
@@ -487,7 +487,7 @@ def is_blank(series: Series, value: float) -> bool:
 
 
 def is_known(series: Series) -> bool:
-    """Return whether a series has priority when not all can be kept."""
+    """Return whether a series has priority if not all can be kept."""
     return bool(portables_of(series)) or gpu_field_of(series) is not None
 
 

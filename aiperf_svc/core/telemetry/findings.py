@@ -14,37 +14,37 @@ from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded, no
 from aiperf_svc.domain.number_text import count, significant
 
 ARRIVED_SHARE = 0.10
-"""Limit of the share of the requested concurrency that the server has neither running nor waiting.
-Requests in transit and in the client's reads make up a few percent."""
+"""Limit of the share of the requested concurrency that is neither running nor waiting on the
+server. Requests in transit and in the client's reads make up a few percent."""
 KV_FULL = 0.95
-"""Use of the KV cache above which a server begins to queue or restart requests."""
+"""Use of the KV cache above which a server starts to queue or restart requests."""
 HITS_APART = 0.05
-"""Limit of the difference between the share of cached tokens that responses state and that of the
-server's counters. Both count whole blocks. Other clients, a warmup within the window of a page,
-preempted requests, whose tokens count again, and replicas without a page make the rest."""
+"""Limit of the difference between the cached share in responses and in the server's counters. Both
+count whole blocks. The rest comes from other clients, a warmup within the window of a page,
+preempted requests, whose tokens count again, and replicas without a page."""
 COLD_HIT_SHARE = 0.05
-"""Limit of the share of prompt tokens found in the prefix cache. Above it, a server did less work
-than prompts of this length need."""
+"""Limit of the share of prompt tokens found in the prefix cache. Above it, the server did less work
+than prompts of this length require."""
 THROTTLED_SHARE = 0.01
 """Limit of the share of time in which power or heat limited a GPU's clock."""
 SAMPLED_SHARE = 0.2
-"""Longest time between two samples of a GPU's energy, as a share of the load. Energy is
-interpolated between samples, which makes that of a load too low by at most half of this share."""
+"""Maximum time between two samples of a GPU's energy, as a share of the load. Energy is
+interpolated between samples, which underestimates that of a load by at most half of this share."""
 LONG_REQUEST_MS = 100.0
-"""Median latency above which requests are nearly always on the server. A large part of shorter ones
-is in transit at any moment."""
+"""Median latency above which requests are nearly always on the server. A large part of shorter
+requests is in transit at any moment."""
 THROTTLE_REASONS = {"power": 0x04 | 0x80, "thermal": 0x20 | 0x40}
-"""Bits of NVML's reasons for a low clock that mean a limit: the software's cap of power and the
-hardware's brake, the software's and the hardware's slowdown by heat (nvml.h,
+"""Bits of NVML's reasons for a low clock that indicate a limit: the software's power cap and the
+hardware's brake, the thermal slowdown by software and by hardware (nvml.h,
 `nvmlClocksEventReason…`)."""
 LONGEST_GAP_NS = 3_000_000_000
-"""Longest time between two readings of a GPU's power that is interpolated."""
+"""Maximum interpolated time between two readings of a GPU's power."""
 JOULES_A_MEGAJOULE = 1e6
 """Energy fields are in MJ."""
 _TOKENS = ("prompt_tokens", "generation_tokens")
-"""Counters of servers of all tokens under load."""
+"""Counters for all tokens of servers under load."""
 MIN_READS = 3
-"""Fewest reads under load for a mean over time."""
+"""Minimum reads under load for a mean over time."""
 
 
 class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,10 +52,10 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     begin_ns: int
     end_ns: int
-    """Window in which the servers' counters are compared with the client's."""
+    """Window for comparing the servers' counters with the client's."""
     steady_ns: int
     stop_ns: int
-    """Part of it in which the requested concurrency is held."""
+    """Part of the window in which the requested concurrency is held."""
     concurrency: int | None
     """Requested; None in open loop."""
     ttft_mean_ms: float | None = None
@@ -68,18 +68,18 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     """False if the client's lateness may be part of its times."""
     cached_tokens: float = 0.0
     prompt_tokens: float = 0.0
-    """Sums of the requests that state both; 0 without any."""
+    """Sums over the requests that report both; 0 without any."""
     all_prompt_tokens: float = 0.0
-    """Sum of the requests that state their prompt tokens, the cached ones or not."""
+    """Sum over the requests that report prompt tokens, with or without cached ones."""
     cached_coverage: float = 0.0
-    """Their share of the completed requests."""
+    """Share of such requests among the completed ones."""
     output_tokens: float = 0.0
-    """Their output tokens, reasoning included, since GPUs compute all of them. 0 if unknown."""
+    """Output tokens of the requests, including reasoning, since GPUs compute all. 0 if unknown."""
     has_drafts: bool = False
-    """Whether responses state drafted tokens."""
+    """Whether responses report drafted tokens."""
     unnatural: str = ""
-    """Why drafts are accepted unlike those of real use: forced ends, random text. Empty if they
-    are not known to be."""
+    """Why the acceptance of drafts differs from real use: forced ends, random text. Empty without a
+    known reason."""
 
 
 def judge_system(
@@ -122,7 +122,7 @@ def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float])
         max(0.0, 1 - held / facts.concurrency),
         ARRIVED_SHARE,
         text=f"{text} on average; the requested concurrency was {facts.concurrency:,}",
-        remedy="look at what is between client and server (gateway, router, rate limit), and "
+        remedy="check what is between client and server (gateway, router, rate limit), and "
         "whether all replicas are among the sources",
     )
 
@@ -209,8 +209,8 @@ def _prefix_hits(
 
 
 def _hits_agree(logs: list[SourceLog], facts: LoadFacts) -> Reason | None:
-    """Compare the cached tokens of the responses with the server's counters. Returns None if the
-    pages leave out a part of the load: the share of hits changes as conversations grow."""
+    """Compare the cached tokens of responses with the server's counters. Returns None if the pages
+    miss a part of the load, because the share of hits changes as conversations grow."""
     window = facts.begin_ns, facts.end_ns
     if any(any(missed_ns(log, *window)) for log in logs if log.portable):
         return None
@@ -218,7 +218,7 @@ def _hits_agree(logs: list[SourceLog], facts: LoadFacts) -> Reason | None:
     if not queries or hits is None or not facts.prompt_tokens:
         return None
     client, server = facts.cached_tokens / facts.prompt_tokens, hits / queries
-    # Some servers state no cached tokens where there are none.
+    # Some servers do not report cached tokens if there are none.
     least = facts.cached_tokens / max(facts.prompt_tokens, facts.all_prompt_tokens)
     return graded(
         "cached_tokens_agree",
@@ -244,8 +244,8 @@ def _queries_and_hits(
 def _speculation(
     logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
 ) -> list[Reason]:
-    """Report the acceptance of drafts: of sums, since a mean of the servers' gauges would weigh
-    idle times as much as busy ones."""
+    """Report the acceptance of drafts from sums, since a mean of the servers' gauges would weigh
+    idle and busy times equally."""
     window = facts.begin_ns, facts.end_ns
     steps, drafted, accepted = (
         series.counter(logs, name, *window)
@@ -288,7 +288,7 @@ def _speculation(
 
 
 def _generated_a_step(logs: list[SourceLog], facts: LoadFacts, steps: float) -> float | None:
-    """Return the tokens of a step, without the first token of each request, which prefill makes."""
+    """Return the tokens per step, without the first token of each request, which prefill makes."""
     window = facts.begin_ns, facts.end_ns
     generated = series.counter(logs, "generation_tokens", *window)
     firsts = series.histogram(logs, "time_to_first_token", *window)
@@ -362,7 +362,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
 
 
 def gpu_energy(logs: Iterable[SourceLog], facts: LoadFacts) -> float | None:
-    """Return the energy of all GPUs in J from `begin_ns` to `end_ns`; None if that of one is
+    """Return the energy of all GPUs in J from `begin_ns` to `end_ns`; None if that of any GPU is
     unknown."""
     found = [_joules(gpu, facts) for gpu in series.gpus(logs)]
     known = [each for each in found if each is not None]
@@ -370,14 +370,14 @@ def gpu_energy(logs: Iterable[SourceLog], facts: LoadFacts) -> float | None:
 
 
 def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
-    """Return the energy of a GPU under load: by its counter, else the integral of its power. None
-    if both were read too seldom, or are those of several partitions."""
+    """Return the energy of a GPU under load: by its counter, or else the integral of its power.
+    None if both were read too rarely, or cover several partitions."""
     if gpu.is_partitioned:
         return None
     if (counted := gpu.fields.get("energy_consumption")) is not None:
         field, numbers = counted
         growth = _growth(gpu.log.sampled(*numbers), facts, longest_share=SAMPLED_SHARE)
-        # A GPU without growth has no such counter.
+        # A GPU whose counter does not grow has none.
         if growth:
             return growth * field.scale * JOULES_A_MEGAJOULE
     if (read := gpu.fields.get("gpu_power_usage")) is None:
@@ -390,7 +390,7 @@ def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
         return None
     if max(near[0] - begin_ns, end_ns - near[-1], *np.diff(near), 0) > LONGEST_GAP_NS:
         return None
-    # From the begin, so that nanoseconds since 1970 lose no digits.
+    # Relative to the begin, so that nanoseconds since 1970 lose no digits.
     inside = near[(near > begin_ns) & (near < end_ns)]
     since_ns = np.array((begin_ns, *inside, end_ns)) - begin_ns
     readings = np.interp(since_ns, times - begin_ns, watts)
@@ -398,8 +398,8 @@ def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
 
 
 def _mean_watts(gpu: Gpu, facts: LoadFacts, joules: float | None) -> float | None:
-    """Return the mean power of a GPU under load: its energy by the load's time, else the mean of
-    the samples. A sample is a mean of the time before it, so samples miss the end of the load."""
+    """Return the mean power of a GPU under load: its energy over the load's time, or else the mean
+    of the samples. A sample is a mean of the time before it, so samples miss its end."""
     if joules is not None:
         return joules / ((facts.end_ns - facts.begin_ns) / 1e9)
     if (read := gpu.fields.get("gpu_power_usage")) is None:
@@ -409,8 +409,8 @@ def _mean_watts(gpu: Gpu, facts: LoadFacts, joules: float | None) -> float | Non
 
 
 def _throttled_share(gpu: Gpu, kind: str, facts: LoadFacts) -> float | None:
-    """Return the share of the load in which a limit held the clock down: by the counter of such
-    time, by samples of its share, or of the reasons. None without any of them."""
+    """Return the share of the load in which a limit held the clock down: from the counter of such
+    time, or from samples of its share or of the reasons. None without any of them."""
     if (counted := gpu.fields.get(f"{kind}_violation")) is not None:
         field, numbers = counted
         growth = _growth(gpu.log.sampled(*numbers), facts, longest_share=1.0)
@@ -428,7 +428,7 @@ def _throttled_share(gpu: Gpu, kind: str, facts: LoadFacts) -> float | None:
 
 def _new_codes(curve: Curve, facts: LoadFacts) -> list[int]:
     """Return the Xid errors that occurred under load. The exporter repeats the last one forever, so
-    that of a first page is old."""
+    an error on the first page is old."""
     earlier = curve.values[: max(1, int(np.searchsorted(curve.wall_ns, facts.begin_ns)))]
     earlier = earlier[~np.isnan(earlier)]
     old = float(earlier[-1]) if len(earlier) else 0.0
@@ -438,7 +438,7 @@ def _new_codes(curve: Curve, facts: LoadFacts) -> list[int]:
 
 def _growth(curve: Curve, facts: LoadFacts, *, longest_share: float) -> float | None:
     """Return the growth of a GPU's counter under load, interpolated between its samples. Unlike
-    those of servers, these counters start when the driver is loaded, and exporters read them
+    counters of servers, these start when the driver is loaded, and exporters read them
     rarely.
 
     Returns None if there is no sample for more than `longest_share` of the load's time.
@@ -471,7 +471,7 @@ def _energy(joules: float, facts: LoadFacts, metrics: dict[str, float]) -> str:
 
 
 def _source(report: SourceReport) -> Reason | None:
-    """Return the finding about a source that is not used, or that needs a note."""
+    """Return the finding about a source that is not used or needs a note."""
     if report.problem:
         return note("telemetry_source", f"{report.url} is not used: {report.problem}")
     if report.notes:

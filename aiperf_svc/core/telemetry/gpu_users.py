@@ -1,8 +1,8 @@
-"""Selects the GPUs of an exporter's page that certain pods use. On a cluster, exporters have the
+"""Selects the GPUs on an exporter's page that certain pods use. On a cluster, exporters have the
 names of these pods as labels.
 
-The names of a Deployment's pods consist of its own name, a hash of the template, and five random
-characters. A comparison of prefixes would also match a Deployment with a longer name, such as that
+The names of a Deployment's pods consist of its name, a hash of the template, and five random
+characters. Comparing prefixes would also match a Deployment with a longer name, such as that
 of another stack in the same namespace.
 """
 
@@ -13,11 +13,11 @@ from aiperf_svc.core.telemetry.families import exporter_of
 from aiperf_svc.core.telemetry.page import Page
 
 DEPLOYMENT = "deployment/"
-"""Prefix of the name of a Deployment in a list of pods."""
+"""Prefix for the name of a Deployment in a list of pods."""
 _MAX_NAME = 63
 _DIGIT = "[bcdfghjklmnpqrstvwxz2-9]"
 """Characters of Kubernetes' hashes and random suffixes: no vowels, no 0 and 1."""
-_MADE = re.compile(f"{_DIGIT}{{1,10}}(-?){_DIGIT}{{5}}")
+_GENERATED_SUFFIX = re.compile(f"{_DIGIT}{{1,10}}(-?){_DIGIT}{{5}}")
 
 
 def used_by(page: Page, namespace: str, users: Sequence[str]) -> Page | None:
@@ -44,6 +44,6 @@ def used_by(page: Page, namespace: str, users: Sequence[str]) -> Page | None:
 def _is_pod_of(pod: str, deployment: str) -> bool:
     if not pod.startswith(f"{deployment}-"):
         return False
-    made = _MADE.fullmatch(pod, len(deployment) + 1)
-    # Kubernetes cuts the hyphen off a name that would be too long.
+    made = _GENERATED_SUFFIX.fullmatch(pod, len(deployment) + 1)
+    # Kubernetes drops the hyphen from names that would be too long.
     return made is not None and (made[1] == "-" or len(pod) == _MAX_NAME)

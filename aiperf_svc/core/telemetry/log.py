@@ -15,22 +15,22 @@ from aiperf_svc.core.telemetry.families import RANK_LABELS, gpu_field_of, is_bla
 from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_POINTS = 2_000_000
-"""Most values that are kept of a source: 24 MB. A server with 300 changing series reaches this in
-nearly two hours at one page a second."""
+"""Maximum number of values kept per source: 24 MB. A server with 300 changing series reaches this
+in nearly two hours at one page per second."""
 HELD_NS = 10_000_000_000
-"""Longest time for which the gauges of a source's last page count, unless its pages are rarer: a
-server that has died runs no requests. One that is saturated may not respond for some seconds."""
+"""Maximum time for which the gauges of a source's last page count, unless its pages are less
+frequent. A dead server runs no requests, but a saturated one may not respond for some seconds."""
 _SERVERS = ("instance", "server")
-"""Labels that distinguish the servers of a page, of Prometheus' federation and of routers."""
-_SPENT = re.compile(r"(?!process_|python_|http_).*(?:seconds|duration).*_(?:sum|total|us)")
-"""Times that servers spend on requests. The time to read a page is excluded: it always differs."""
+"""Labels that distinguish the servers of a page from a Prometheus federation or a router."""
+_TIMES_SPENT = re.compile(r"(?!process_|python_|http_).*(?:seconds|duration).*_(?:sum|total|us)")
+"""Times that servers spend on requests, without the time to read a page, which always differs."""
 
 Times = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 
 class Mark(Enum):
-    """Part of a series that identifies the server of its page."""
+    """Part of a series that identifies its page's server."""
 
     CREATED = "created"
     """When it began to count, in microseconds."""
@@ -41,32 +41,32 @@ class Mark(Enum):
 
 
 class Curve(NamedTuple):
-    """A series over time: its value on each page, NaN where it is missing."""
+    """A series over time: its value on each page, NaN if it is missing."""
 
     wall_ns: Times
     values: Values
 
 
 class SourceLog:
-    """Everything that was read from one source."""
+    """All data read from one source."""
 
     def __init__(
         self, url: str, *, is_gpu: bool = False, is_guess: bool = False, pool: str = ""
     ) -> None:
         self.url = url
         self.pool = pool
-        """Pool of a release whose pod has the page; empty: none."""
+        """Pool of a release whose pod has the page; empty if none."""
         self.is_gpu = is_gpu
         self.is_guess = is_guess
-        """True if the user did not name it: the target's own page, which may not exist, or an
-        exporter that may have no GPU of the target."""
+        """True if the user did not configure it: the target's own page, which may not exist, or an
+        exporter that may have none of the target's GPUs."""
         self.facts: dict[str, str] = {}
-        """What its server states about itself."""
+        """The server's description of itself."""
         self.series: list[NewSeries] = []
         self.left_out = 0
-        """Series beyond the limits."""
+        """Number of series beyond the limits."""
         self.is_full = False
-        """True if values were lost because there were too many."""
+        """True if values were dropped because there were too many."""
         self.failures = 0
         self.failure = ""
         """Text of the last failure."""
@@ -78,24 +78,24 @@ class SourceLog:
         """Whether labels of its portable series distinguish servers."""
         self.spent = array("q")
         """A hash of all times that the page's server had spent on requests, for each page on which
-        one of them changed."""
+        any of them changed."""
         self.spent_since_ns = array("q")
         """When each of these pages was read."""
         self._marks: dict[Mark, list[int]] = {mark: [] for mark in Mark}
         """Numbers of the series that identify the page's server."""
         self._spent_numbers: set[int] = set()
-        """Those of them that are times spent on requests."""
+        """Part of these that are times spent on requests."""
         self._of_gpus: set[int] = set()
         """Numbers of the series that are fields of GPUs."""
         self._gpu_places = array("q")
         """Numbers of the pages on which a value of any GPU changed."""
         self._served: set[Series] = set()
-        """Portable series without the labels of ranks: those of further ranks are copies."""
+        """Portable series without rank labels; series of other ranks are copies."""
         self._finder = ChangeFinder()
         self._wall_ns = array("q")
         self._latency_ns = array("q")
         self._changed: list[array[int]] = []
-        """By series, the numbers of the pages on which its value changed."""
+        """Maps a series to the numbers of the pages on which its value changed."""
         self._values: list[array[float]] = []
         self._count = 0
         self._has_changes = array("b")
@@ -172,12 +172,12 @@ class SourceLog:
 
     @property
     def has_pages(self) -> bool:
-        """True if a page could be read."""
+        """True if at least one page was read."""
         return bool(self._wall_ns)
 
     @property
     def has_gpus(self) -> bool:
-        """True if a page has fields of GPUs."""
+        """True if any page has GPU fields."""
         return bool(self._of_gpus)
 
     @property
@@ -187,17 +187,17 @@ class SourceLog:
 
     @property
     def latency_ns(self) -> Times:
-        """How long the source took for each page."""
+        """Response time of the source for each page."""
         return np.array(self._latency_ns, dtype=np.int64)
 
     @property
     def updates(self) -> Times:
-        """Times of the pages on which any value differs from the page before."""
+        """Times of the pages on which any value differs from the previous page."""
         updates: Times = self.wall_ns[np.array(self._has_changes, dtype=bool)]
         return updates
 
     def curve(self, *numbers: int) -> Curve:
-        """Return a series over all pages; of several, the last one that a page has."""
+        """Return a series over all pages; of several series, the last one on each page."""
         whole = np.full(len(self._wall_ns), np.nan)
         for number in numbers:
             places = np.array(self._changed[number], dtype=np.int64)
@@ -232,8 +232,8 @@ class SourceLog:
 
 
 def held_until_ns(wall_ns: Times) -> int:
-    """Return the time until which the gauges of a source's last page count, by the times of its
-    pages, of which there is at least one."""
+    """Return the time until which the gauges of a source's last page count, given the times of its
+    pages, at least one."""
     gap_ns = float(np.median(np.diff(wall_ns[-10:]))) if len(wall_ns) > 1 else 0.0
     return int(wall_ns[-1]) + max(HELD_NS, round(3 * gap_ns))
 
@@ -244,15 +244,15 @@ def within(curve: Curve, begin_ns: int, end_ns: int) -> Values:
 
 
 def missed_ns(log: SourceLog, begin_ns: int, end_ns: int) -> tuple[int, int]:
-    """Return for how long counters had no page at the begin and at the end of a load: their growth
-    in that time is unknown. The log must have a page."""
+    """Return how long counters had no page at the begin and at the end of a load. Their growth in
+    that time is unknown. The log must have a page."""
     times = log.wall_ns
     return max(0, int(times[0]) - begin_ns), max(0, end_ns - int(times[-1]))
 
 
 def grown(curve: Curve, begin_ns: int, end_ns: int) -> float | None:
     """Return the growth of a counter from the last page before `begin_ns` to the first one after
-    `end_ns`, so that everything in between is counted. Returns None if no page after the first has
+    `end_ns`, so everything in between is counted. Returns None if no page after the first has
     it."""
     first = max(0, int(np.searchsorted(curve.wall_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(curve.wall_ns, end_ns, side="left"))
@@ -291,7 +291,7 @@ def mark_of(series: Series) -> Mark | None:
         return Mark.CREATED
     if name == "process_start_time_seconds":
         return Mark.START
-    return Mark.SPENT if _SPENT.fullmatch(name) else None
+    return Mark.SPENT if _TIMES_SPENT.fullmatch(name) else None
 
 
 def names_a_server(series: Series) -> bool:

@@ -1,8 +1,8 @@
 """Parses Prometheus text pages, fast enough for many targets each second.
 
-A page repeats the same series with other values. Therefore the part of a line before its last space
-is looked up first, and only a new line is parsed. prometheus_client parses each line again, at
-twenty times the CPU (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md).
+A page repeats the same series with other values. So the part of a line before its last space is
+looked up first, and only new lines are parsed. prometheus_client parses each line again, at twenty
+times the CPU (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md).
 """
 
 import math
@@ -10,10 +10,10 @@ import re
 from typing import NamedTuple
 
 MAX_SERIES_KNOWN = 100_000
-"""Most lines that a reader remembers. A server whose labels never repeat must not fill the
-memory."""
+"""Maximum number of lines that a reader remembers, so that a server whose labels never repeat does
+not fill the memory."""
 SHOWN = 60
-"""Characters of a refused line in the message."""
+"""Maximum characters of a refused line in the message."""
 
 _LINE = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)"
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 class PageError(ValueError):
-    """The text is not a page of metrics."""
+    """The text is not a metrics page."""
 
 
 class Series(NamedTuple):
@@ -47,11 +47,11 @@ class Series(NamedTuple):
 
 class Page(NamedTuple):
     values: dict[Series, float]
-    """The last value if a page has a series twice."""
+    """The last value, if a page repeats a series."""
     types: dict[str, str]
     """Type by name of the family, as the page declares it."""
     oldest_ms: int | None
-    """Smallest timestamp of the page's samples, ms since 1970; None if they have none."""
+    """Minimum timestamp of the page's samples, ms since 1970; None if they have none."""
 
 
 class PageReader:
@@ -59,8 +59,8 @@ class PageReader:
         self._series: dict[str, Series] = {}
 
     def read(self, text: str) -> Page:
-        """Return the samples of a page. Raises PageError for the first invalid line, which it
-        quotes, and for a page without samples."""
+        """Return the samples of a page. Raises PageError that quotes the first invalid line, or for
+        a page without samples."""
         values: dict[Series, float] = {}
         types: dict[str, str] = {}
         stamps: list[float] = []
@@ -77,7 +77,7 @@ class PageReader:
             if series is not None and (value := _float(written)) is not None:
                 values[series] = value
                 continue
-            series, value, stamp = self._take_apart(line, number)
+            series, value, stamp = self._parse_line(line, number)
             values[series] = value
             if stamp is not None:
                 stamps.append(stamp)
@@ -89,7 +89,7 @@ class PageReader:
         oldest_ms = min(filter(math.isfinite, stamps_ms), default=None)
         return Page(values, types, None if oldest_ms is None else round(oldest_ms))
 
-    def _take_apart(self, line: str, number: int) -> tuple[Series, float, float | None]:
+    def _parse_line(self, line: str, number: int) -> tuple[Series, float, float | None]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise _refused(line, number)

@@ -30,7 +30,7 @@ from aiperf_svc.core.telemetry.log import (
 from aiperf_svc.core.telemetry.page import Series
 
 JOINED_NS = 1_000_000_000
-"""Grid on which the series of several sources are added, since they are not read simultaneously."""
+"""Grid for adding the series of several sources, which are not read simultaneously."""
 
 
 class Plotted(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Plotted(msgspec.Struct, frozen=True):
 
 
 class ServerHistogram(msgspec.Struct, frozen=True):
-    """How a histogram of the servers grew during the load."""
+    """Growth of a histogram of the servers during the load."""
 
     count: float
     sum: float
@@ -55,7 +55,7 @@ class ServerHistogram(msgspec.Struct, frozen=True):
 
 
 class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The current load of the servers; None where no server reports it."""
+    """The current load of the servers; None if no server reports it."""
 
     running: float | None = None
     """Running requests."""
@@ -69,9 +69,9 @@ Member = tuple[SourceLog, int, Series]
 
 def members(logs: Iterable[SourceLog], portable: Portable) -> list[Member]:
     """Return every series of a portable quantity, as source, number and series: those of servers,
-    or of routers if no server has it. Where servers of prefill and of decode count the same
-    requests, those of one of them."""
-    found = [member for log in logs for member in _of_source(log, portable)]
+    or of routers if no server has it. If servers of prefill and decode count the same requests,
+    only one of the two kinds."""
+    found = [member for log in logs for member in _source_members(log, portable)]
     of_servers = [each for each in found if family_of(each[2]) not in portable.of_routers]
     counted = of_servers or found
     if not portable.engine_type:
@@ -80,8 +80,8 @@ def members(logs: Iterable[SourceLog], portable: Portable) -> list[Member]:
     return [each for each in counted if each[2].label("engine_type") in types] or counted
 
 
-def _of_source(log: SourceLog, portable: Portable) -> list[Member]:
-    """Return those of one source, without older names of the same family."""
+def _source_members(log: SourceLog, portable: Portable) -> list[Member]:
+    """Return the series of one source, without older names of the same family."""
     found = [(log, n, log.series[n].series) for n in log.portable.get(portable.name, ())]
     families = {family_of(series) for _, _, series in found}
     old = {family for family in families if SUPERSEDED.get(family) in families}
@@ -90,7 +90,7 @@ def _of_source(log: SourceLog, portable: Portable) -> list[Member]:
 
 def gauge(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) -> Values:
     """Return the values of a gauge under load on a common grid: the sum over all servers, or the
-    worst one where a sum has no meaning. Empty if no server has it."""
+    worst one if a sum is meaningless. Empty if no server has it."""
     portable = _named(name)
     curves = [log.curve(number) for log, number, _ in members(logs, portable)]
     values = within(_joined(curves, portable), begin_ns, end_ns) if curves else np.empty(0)
@@ -123,8 +123,8 @@ def histogram(
 
 
 def server_load(logs: Iterable[SourceLog], finder: CopyFinder | None = None) -> ServerLoad:
-    """Return the load by the newest pages, each server counted once. A server whose pages have
-    ended before those of others does not count."""
+    """Return the load on the newest pages, counting each server once. A server whose pages ended
+    before those of others does not count."""
     pages = {log: log.wall_ns for log in without_copies(logs, finder) if log.has_pages}
     newest_ns = max((int(times[-1]) for times in pages.values()), default=0)
     known = [log for log, times in pages.items() if newest_ns <= held_until_ns(times)]
@@ -153,12 +153,12 @@ class Gpu(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     """Labels of its first series."""
     fields: dict[str, tuple[GpuField, list[int]]]
-    """Each field by its name, with the numbers of its series: there is another one when a label
-    changes, such as the pod that uses the GPU or the code of an error."""
+    """Maps each field to the numbers of its series. There is a new series when a label changes,
+    such as the pod that uses the GPU or the code of an error."""
 
     @property
     def uuid(self) -> str:
-        """Its UUID; empty if the exporter gives none."""
+        """Its UUID; empty if the exporter does not report it."""
         return self.labels.get(self.exporter.uuid, "")
 
     @property
@@ -167,27 +167,27 @@ class Gpu(msgspec.Struct, frozen=True):
 
     @property
     def is_partitioned(self) -> bool:
-        """True if its power and energy may be those of others too."""
+        """True if its power and energy may include other GPUs or partitions."""
         return bool(self.labels.get(self.exporter.partition))
 
     @property
     def name(self) -> str:
-        """UUID and host, as far as the exporter gives them."""
+        """UUID and host, as far as the exporter reports them."""
         host = self.labels.get(self.exporter.host, "")
         return " ".join(part for part in (self.uuid, f"on {host}" if host else "") if part)
 
 
 def gpus(logs: Iterable[SourceLog]) -> Iterator[Gpu]:
-    """Yield each GPU once. Several pages may have a GPU, such as those of one exporter under two
+    """Yield each GPU once. Several pages may contain a GPU, such as those of one exporter under two
     URLs."""
     seen: set[str] = set()
     for log in logs:
-        known = _of_exporter(log)
+        known = _exporter_gpus(log)
         yield from (gpu for gpu in known if gpu.uuid not in seen)
         seen |= {gpu.uuid for gpu in known if gpu.uuid}
 
 
-def _of_exporter(log: SourceLog) -> list[Gpu]:
+def _exporter_gpus(log: SourceLog) -> list[Gpu]:
     """Return the GPUs of a source."""
     found: dict[tuple[str, str], Gpu] = {}
     for number, each in enumerate(log.series):
@@ -200,7 +200,7 @@ def _of_exporter(log: SourceLog) -> list[Gpu]:
 
 
 def plotted(logs: Iterable[SourceLog]) -> Iterator[Plotted]:
-    """Yield the plots of a run: gauges as they are, counters as rates, GPUs one line each."""
+    """Yield the plots of a run: gauges unchanged, counters as rates, one line per GPU."""
     known = list(logs)
     for portable in PORTABLE:
         if portable.kind is Kind.HISTOGRAM:
@@ -246,7 +246,7 @@ def _joined(curves: list[Curve], portable: Portable) -> Curve:
 
 def _rate(curves: list[Curve], portable: Portable) -> Curve:
     """Return the growth of all counters per second between two times, at the later one. The
-    counters of a source that has not been read yet have no growth, whatever their value is."""
+    counters of a source that has not been read yet do not grow, whatever their value is."""
     times = _times(curves)
     table = np.array([_counted(curve, times) for curve in curves])
     growth = np.diff(table, axis=1)
@@ -261,8 +261,8 @@ def _counted(curve: Curve, times: Times) -> Values:
     """Return the total of a counter until each time; NaN after it has disappeared from its source's
     pages.
 
-    It is interpolated between two pages. A labelled counter begins at zero if it is not on the
-    first pages, and every counter does after a decrease, because its server was restarted.
+    It is interpolated between two pages. A labelled counter that is not on the first pages begins
+    at zero, and so does every counter after a decrease, because its server was restarted.
     """
     is_there = ~np.isnan(curve.values)
     if not is_there.any():
@@ -290,7 +290,7 @@ def _times(curves: list[Curve]) -> Times:
 
 
 def _at(curve: Curve, times: Times) -> Values:
-    """Return the last value at or before each time; NaN where no page is recent enough."""
+    """Return the last value at or before each time; NaN if no page is recent enough."""
     places = np.searchsorted(curve.wall_ns, times, side="right") - 1
     values: Values = np.append(curve.values, np.nan)[places]
     values[times > held_until_ns(curve.wall_ns)] = np.nan

@@ -1,8 +1,8 @@
-"""What servers state about themselves: version, arguments and settings, for `provenance.json`.
+"""Servers' descriptions of themselves: version, arguments and settings, for `provenance.json`.
 
-A server is recognized by the prefix of its metrics. Only then is it asked at the path where such
-servers describe themselves, so that no other server gets a request that it does not expect.
-Values under names of secrets are not kept.
+A server is identified by the prefix of its metrics. Only then is it queried at the path where such
+servers describe themselves, so other servers get no unexpected requests. Values under names of
+secrets are not kept.
 """
 
 import hashlib
@@ -17,21 +17,21 @@ from aiperf_svc.domain.foreign_text import one_line
 
 HIDDEN = "***"
 LONGEST = 200
-"""Characters of a value; of a longer one, such as a chat template, the checksum is kept."""
+"""Maximum characters of a value. A longer one, such as a chat template, becomes its checksum."""
 _VERSION_KEYS = ("version", "build_info")
 _NOT_ARGUMENTS = {"engine", "engine_type", "model_name"}
-"""Labels of information metrics that tell which server it is, and not how it is set up."""
+"""Labels of information metrics that identify the server instead of its setup."""
 
 
 def engine_of(log: SourceLog) -> Engine | None:
-    """Return the family of the server of a page; None if it is unknown."""
+    """Return the family of a page's server; None if unknown."""
     names = [each.series.name for each in log.series]
     return next((e for e in ENGINES if any(name.startswith(e.prefix) for name in names)), None)
 
 
 def stated_facts(text: str) -> dict[str, str]:
     """Return the version and the settings in a server's description of itself, by name. Lists and
-    longer parts describe its present state, or repeat the settings."""
+    longer parts describe its current state, or repeat the settings."""
     try:
         content = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

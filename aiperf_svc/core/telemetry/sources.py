@@ -1,4 +1,4 @@
-"""Decides which sources are reliable. Wrong and stale ones are reported and not used."""
+"""Decides which sources are reliable. Wrong and stale ones are reported but not used."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,19 +14,19 @@ from aiperf_svc.core.telemetry.system_report import SourceReport
 from aiperf_svc.domain.number_text import count, significant
 
 MAX_CLOCK_OFFSET_S = 5.0
-"""Largest difference of a source's clock. HTTP dates have whole seconds, and a page may be cached
-for one or two. A server whose clock is further off has values of another time."""
+"""Maximum clock difference of a source. HTTP dates have whole seconds, and a page may be cached for
+one or two. A server whose clock is further off has values of another time."""
 STALE_S = 10.0
-"""Longest time under load without any changed value. Slow exporters change at their own intervals.
-A page that repeats for the whole of a longer load is a copy."""
+"""Maximum time under load without any changed value. Slow exporters change at their own intervals.
+A page that repeats throughout a longer load is a copy."""
 SLOW_FACTOR = 3.0
-"""A source whose values change less often than it is read, by this factor, has an interval of its
-own, which the report names."""
+"""A source whose values change less often than it is read, by this factor, has its own interval,
+which the report names."""
 MIN_CHANGES = 4
-"""Fewest changed pages under load for which an interval is reported."""
+"""Minimum changed pages under load for reporting an interval."""
 SEVERAL_RETURNS = 2
-"""Returns of a missing counter after which a page is regarded as the pages of several servers in
-turn. Once may be an omission."""
+"""Returns of a missing counter after which a page counts as alternating pages of several servers. A
+single return may be an omission."""
 FAILED_SHARE = 0.5
 """Share of failed reads above which a source is not used."""
 
@@ -86,7 +86,7 @@ def _problem(log: SourceLog, begin_ns: int, end_ns: int) -> str:
     if fell:
         return f"its counters restarted {count(fell, 'time')} during the run"
     if (came_back := returns(counters)) >= SEVERAL_RETURNS:
-        return f"its counters were gone and came back {came_back} times: it is of several servers"
+        return f"its counters disappeared {came_back} times: it alternates between servers"
     loaded = times[(times >= begin_ns) & (times <= end_ns)]
     updates = log.updates[1:]
     if len(loaded) > 1 and (loaded[-1] - loaded[0]) / 1e9 > STALE_S:
@@ -106,12 +106,12 @@ def _only_grows(series: Series) -> bool:
 
 
 def _missing_times(log: SourceLog, begin_ns: int, end_ns: int) -> Iterator[str]:
-    """Yield the parts of the load that a server's counters leave out."""
+    """Yield the parts of the load that a server's counters miss."""
     if not log.portable:
         return
     missed = zip(("first", "last"), missed_ns(log, begin_ns, end_ns), strict=True)
     yield from (
-        f"its counters leave out the {which} {significant(ns / 1e9, 3)} s of the load"
+        f"its counters miss the {which} {significant(ns / 1e9, 3)} s of the load"
         for which, ns in missed
         if ns
     )

@@ -30,7 +30,7 @@ def families(log: SourceLog) -> Iterator[Family]:
     """Yield the families of a source, by name and labels."""
     found: dict[tuple[str, Labels, str], Family] = {}
     for number, each in enumerate(log.series):
-        name, part, labels, kind = _taken_apart(each.series, each.family, each.type)
+        name, part, labels, kind = _split_series(each.series, each.family, each.type)
         family = found.get((name, labels, kind))
         if family is None:
             family = found[name, labels, kind] = Family(name, kind, labels, {})
@@ -38,7 +38,7 @@ def families(log: SourceLog) -> Iterator[Family]:
     yield from found.values()
 
 
-def _taken_apart(series: Series, family: str, kind: str) -> tuple[str, str, Labels, str]:
+def _split_series(series: Series, family: str, kind: str) -> tuple[str, str, Labels, str]:
     if kind == "histogram":
         part = series.name.removeprefix(family)
         if part == "_bucket" and _is_bound(series.label("le")):
@@ -51,7 +51,7 @@ def _taken_apart(series: Series, family: str, kind: str) -> tuple[str, str, Labe
 
 
 def _is_bound(text: str) -> bool:
-    """Return whether the text is a valid bound of a bucket."""
+    """Return whether the text is a valid bucket bound."""
     try:
         return not isnan(float(text))
     except ValueError:
@@ -62,10 +62,10 @@ def statistics(family: Family, log: SourceLog, begin_ns: int, end_ns: int) -> di
     """Return `stats` of a family under load, and the `buckets` of a histogram."""
     length_s = max((end_ns - begin_ns) / 1e9, 1e-9)
     if family.type == "histogram":
-        return _of_histogram(family, log, begin_ns, end_ns, length_s)
+        return _histogram_stats(family, log, begin_ns, end_ns, length_s)
     curve = log.curve(family.numbers["value"])
     if family.type == "counter":
-        return {"stats": _of_counter(curve, begin_ns, end_ns, length_s)}
+        return {"stats": _counter_stats(curve, begin_ns, end_ns, length_s)}
     values = within(curve, begin_ns, end_ns)
     values = values[np.isfinite(values)]
     if not len(values):
@@ -80,7 +80,7 @@ def statistics(family: Family, log: SourceLog, begin_ns: int, end_ns: int) -> di
     return {"stats": stats | {f"p{q}": float(v) for q, v in zip(QUANTILES, levels, strict=True)}}
 
 
-def _of_counter(curve: Curve, begin_ns: int, end_ns: int, length_s: float) -> dict[str, float]:
+def _counter_stats(curve: Curve, begin_ns: int, end_ns: int, length_s: float) -> dict[str, float]:
     total = grown(curve, begin_ns, end_ns) or 0.0
     stats = {"total": total, "rate": total / length_s}
     is_loaded = (curve.wall_ns >= begin_ns) & (curve.wall_ns <= end_ns) & ~np.isnan(curve.values)
@@ -97,7 +97,7 @@ def _of_counter(curve: Curve, begin_ns: int, end_ns: int, length_s: float) -> di
     return stats
 
 
-def _of_histogram(
+def _histogram_stats(
     family: Family, log: SourceLog, begin_ns: int, end_ns: int, length_s: float
 ) -> dict[str, object]:
     growth = {

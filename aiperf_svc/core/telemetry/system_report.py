@@ -1,5 +1,5 @@
-"""The verdict on the system under test, as results have it. The runner reads it without NumPy,
-which the modules that make it need."""
+"""The verdict on the system under test, in the form used in results. The runner imports it without
+NumPy, which the modules that compute it need."""
 
 import msgspec
 
@@ -18,11 +18,11 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     update_interval_s: float | None
     """Median time between pages on which a value changed under load; None with too few of them."""
     problem: str = ""
-    """Why it is not used; empty if it is."""
+    """Why it is not used; empty if it is used."""
     notes: tuple[str, ...] = ()
     """Remarks for readers of its series."""
     gpus: tuple[str, ...] = ()
-    """UUID and host of each GPU on its page that states its UUID."""
+    """UUID and host of each GPU on its page whose UUID is reported."""
 
     @property
     def is_used(self) -> bool:

@@ -1,7 +1,7 @@
 """Checks of possible causes of wrong numbers: CPU, quota, event loop, clock, local limits. A cause
 without an effect is a warning, so these checks report at most *degraded*. The exceptions are
 requests that the client had no resources to send, runs in which most responses have no content, and
-responses that busy users take for those of their next requests."""
+responses that are mistaken for those of the next requests of busy users."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,28 +23,28 @@ RETRIED_SHARE = 0.001
 """Limit of retried requests. Servers close idle connections all the time; one request in a thousand
 moves p99.9 at most."""
 UNASKED_SHARE = (0.001, 0.01)
-"""Limits of connections with unasked bytes. The second one is for closed loops: there the next
-request follows at once, and takes for its response what comes a moment later. Only what comes
-before it is found, so that all other records are in doubt."""
+"""Limits of connections with unexpected bytes. The second limit is for closed loops, where the next
+request follows at once and bytes that arrive a moment later are mistaken for its response. Only
+earlier bytes are detected, so all other records are doubtful."""
 HISTORIES_SHARE = 0.01
 THROTTLED_SHARE = 0.01
 STOLEN_SHARE = 0.05
-"""Limit of stolen CPU time. Hosts take one or two percent in short pieces all the time; other
-checks judge the effects."""
+"""Limit of stolen CPU time. Hosts constantly take one or two percent in short pieces; other checks
+judge the effects."""
 WAITED_SHARE = 0.01
-"""Share of the time in a run queue from which a lack of CPU explains what the client did late: one
+"""Share of the time in a run queue from which a lack of CPU explains the client's lateness: one
 request in a hundred waited then, which is p99."""
 LOOP_LAG_MS = 100.0
-"""Limit of the median of each second's longest event-loop delay: four frames of a 100,000-stream
+"""Limit of the median over each second's longest event-loop delay: four frames of a 100,000-stream
 worker, and far more than a garbage collection."""
 FD_SHARE = 0.95
 UNUSUAL_REASONS = ("content_filter", "no_content", "other")
-"""Finish reasons of completed responses that are shorter than the load asked for."""
+"""Finish reasons of completed responses that are shorter than requested."""
 UNUSUAL_REASONS_SHARE = (0.01, 0.50)
-"""Limits of their share. From 1% on they decide p99; if most responses are of this kind, nothing
+"""Limits of their share. From 1% on they determine p99; if most responses are of this kind, nothing
 was measured."""
 OSL_OFF_SHARE = 0.05
-"""Limit of the share of output lengths that differ. Beyond it, throughput and latency belong to
+"""Limit of the share of output lengths that differ. Beyond it, throughput and latency are those of
 another output length."""
 
 
@@ -56,14 +56,14 @@ def _unstamped(e: Evidence) -> Reason:
         "unstamped",
         0.0 if is_harmless else share,
         UNSTAMPED_SHARE,
-        text=f"{share:.1%} of requests had a read without a kernel stamp; our code got to reads "
-        f"within {significant(e.receive_lag_ms, 3)} ms (p99)",
-        remedy="run the client on Linux, where the kernel stamps what it receives",
+        text=f"{share:.1%} of requests had a read without a kernel stamp; the client handled "
+        f"reads within {significant(e.receive_lag_ms, 3)} ms (p99)",
+        remedy="run the client on Linux, whose kernel stamps received data",
     )
 
 
 def is_busy(processes: Sequence[Health]) -> bool:
-    """Return whether one of these had more to do than it had time for."""
+    """Return whether any of these processes was overloaded."""
     return any(
         health.busy_share > BUSY_SAMPLES_SHARE or health.loop_lag_p50_ms > LOOP_LAG_MS
         for health in _watched(processes)
@@ -71,8 +71,8 @@ def is_busy(processes: Sequence[Health]) -> bool:
 
 
 def lacks_cpu(workers: Sequence[Health]) -> bool | None:
-    """Return whether a worker had less CPU than it needed; None if the run was too short to
-    tell."""
+    """Return whether any worker had less CPU than it needed; None if the run was too
+    short."""
     watched = _watched(workers)
     if not watched:
         return None
@@ -96,8 +96,8 @@ def _clock_uncertainty(e: Evidence) -> Reason | None:
         "clock_uncertainty",
         e.clock_uncertainty_ms / usual if usual > 0 else 0.0,
         LATENCY_SHIFT[0],
-        text="workers know the timing manager's clock to "
-        f"{significant(e.clock_uncertainty_ms, 3)} ms; due times are wrong by up to that",
+        text="workers know the timing manager's clock only to within "
+        f"{significant(e.clock_uncertainty_ms, 3)} ms, which is the possible error of due times",
         remedy="synchronise the nodes' clocks (chrony, PTP), or read the plain latencies only",
     )
 
@@ -107,10 +107,10 @@ def _unasked_bytes(e: Evidence) -> Reason:
         "unasked_bytes",
         e.share(e.unasked),
         UNASKED_SHARE[0] if e.is_open_loop else UNASKED_SHARE,
-        text=f"{e.unasked:,} connections carried bytes without a request; what comes after the "
-        "next request was sent is taken for its response",
+        text=f"{e.unasked:,} connections carried bytes without a request; bytes after the next "
+        "request are mistaken for its response",
         remedy="find out why the server sends more than one response to a request; "
-        "endpoint.connections: per-request keeps responses and requests together",
+        "endpoint.connections: per-request keeps responses with their requests",
     )
 
 
@@ -138,8 +138,8 @@ def _output_length(e: Evidence) -> Reason | None:
         "output_length",
         totals.osl_off / totals.osl_known,
         OSL_OFF_SHARE,
-        text=f"{totals.osl_off:,} of {totals.osl_known:,} responses do not have the output length "
-        f"that was asked for; all together have {ratio:.1%} of the tokens",
+        text=f"{totals.osl_off:,} of {totals.osl_known:,} responses do not have the requested "
+        f"output length; in total they have {ratio:.1%} of the tokens",
         remedy="the server does not honour ignore_eos and min_tokens; if the length is only a "
         "maximum, set endpoint.force_output_length: false",
     )
@@ -155,7 +155,7 @@ def _worst_worker(
     unit: str = "ratio",
     least_samples: int = MIN_HEALTH_SAMPLES,
 ) -> Callable[[Evidence], Reason | None]:
-    """Return the check of one figure of the worker in which it is highest."""
+    """Return the check of one value, for the worker with the highest one."""
 
     def graded_worst(e: Evidence) -> Reason | None:
         watched = [health for health in e.workers if health.samples >= least_samples]
@@ -174,8 +174,8 @@ def _history_defects(e: Evidence) -> str:
         if count
     ]
     if not found:
-        return "all responses of conversations could go back as they came"
-    return f"responses that went into histories: {', '.join(found)}"
+        return "all responses of conversations could be sent back unchanged"
+    return f"responses in histories: {', '.join(found)}"
 
 
 CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
@@ -213,9 +213,8 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.accounts.retries),
         RETRIED_SHARE,
         text=lambda e: (
-            f"{counted(e.accounts.retries, 'request', 'was')} sent again on a new connection: the "
-            "server had "
-            "closed the reused one before they arrived"
+            f"{counted(e.accounts.retries, 'request', 'was')} sent again on a new connection, "
+            "because the server closed the reused one before they arrived"
         ),
         remedy="raise the server's keep-alive timeout, or set endpoint.connections: per-request",
     ),
@@ -235,7 +234,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda worker: worker.throttled_share,
         THROTTLED_SHARE,
         text=lambda worker: (
-            f"the CPU quota stopped {worker.id} for {worker.throttled_share:.1%} of the time"
+            f"the CPU quota throttled {worker.id} for {worker.throttled_share:.1%} of the time"
         ),
         remedy="raise or remove the CPU limit of the client's container",
     ),
@@ -244,7 +243,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda worker: worker.stolen_share,
         STOLEN_SHARE,
         text=lambda worker: (
-            f"the host took {worker.stolen_share:.1%} of the CPU time of the machine of {worker.id}"
+            f"the host stole {worker.stolen_share:.1%} of the CPU time of {worker.id}'s machine"
         ),
         remedy="run the client on a machine whose cores are its own (no burstable or shared ones)",
     ),
@@ -254,9 +253,9 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         LOOP_LAG_MS,
         unit="ms",
         text=lambda worker: (
-            f"{worker.id} kept events waiting for up to "
-            f"{significant(worker.loop_lag_p50_ms, 3)} ms in a usual second, "
-            f"{significant(worker.loop_lag_max_ms, 3)} ms at worst"
+            f"{worker.id} delayed events by up to "
+            f"{significant(worker.loop_lag_p50_ms, 3)} ms in a typical second, "
+            f"{significant(worker.loop_lag_max_ms, 3)} ms at most"
         ),
         remedy=MORE_WORKERS,
     ),

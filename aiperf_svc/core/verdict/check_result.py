@@ -1,5 +1,5 @@
-"""Results of the checks of a verdict: the measured value, its limit, and what to change; and the
-verdict that they make together."""
+"""Results of the checks of a verdict: the measured value, its limit, and the remedy; and the
+verdict that they form together."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -11,7 +11,7 @@ class Severity(StrEnum):
     """Severity of a check's result, mildest first. The worst one is the verdict."""
 
     INFO = "info"
-    """A note for the reader, which is not judged. Never a verdict."""
+    """A note for the reader without effect. Never a verdict."""
     VALID = "valid"
     DEGRADED = "degraded"
     INVALID = "invalid"
@@ -24,8 +24,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     measured: float
     limit: float
-    """The limit that was exceeded: largest value at which the run is not `invalid` for a check that
-    makes it so, else at which it is still `valid`."""
+    """The exceeded limit: the largest value that is not `invalid` for a check that makes the run
+    invalid, otherwise the largest value that is `valid`."""
     unit: str
     text: str
     """Explanation in plain words, with the numbers."""
@@ -38,19 +38,19 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TARGET_FAILING = "target-failing"
-"""Cause of a run in which too many requests failed, and not because of the client."""
+"""Cause of a run with too many failed requests that the client did not cause."""
 STEP_FAILED = "step-failed"
-"""Cause of a run of a tool in which a command failed, or had no result."""
+"""Cause of a tool's run in which a command failed or had no result."""
 RUN_FAILED = "run-failed"
-"""Cause of a run that was not finished: by what the client met, or by what the system did."""
+"""Cause of an unfinished run, because of the client's environment or of the system."""
 RANK_LOST = "rank-lost"
-"""Cause of a run of a tool in which a rank did not report a step."""
+"""Cause of a tool's run in which a rank did not report a step."""
 UNFINISHED = (RUN_FAILED, RANK_LOST)
-"""Causes behind which there may be a failure of what was measured."""
+"""Causes that may conceal a failure of the measured system."""
 FAILURES = (TARGET_FAILING, STEP_FAILED)
-"""Causes that are what was measured: the runs beside such a one show it as better than it is."""
+"""Causes that are part of the measurement: without such runs, the system looks too good."""
 ENDED_EARLY = "ended-early"
-"""Cause of a run that a search ended early because it had enough data: it is not a measurement."""
+"""Cause of a run that a search ended early because it had enough data. It is not a measurement."""
 
 
 TARGET_CHECKS = frozenset(
@@ -60,8 +60,8 @@ TARGET_CHECKS = frozenset(
 
 
 def is_failure(cause: str) -> bool:
-    """Return whether a cause is one of `FAILURES`. Of a total of several runs it is the text of all
-    their causes."""
+    """Return whether a cause is one of `FAILURES`. The cause of a total of several runs is the text
+    of all their causes."""
     return any(failure in cause for failure in FAILURES)
 
 
@@ -70,7 +70,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     verdict: Severity
     cause: str
-    """Cause of an invalid run if it is known. Of an inference benchmark: `client-bound`,
+    """Cause of an invalid run, if known. For an inference benchmark: `client-bound`,
     `run-failed`, `process-lost`, `target-failing` or `ended-early`."""
     checks: tuple[Reason, ...]
 
@@ -81,12 +81,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the reader, which are not judged."""
+        """Notes for the reader, without effect on the verdict."""
         return tuple(check.text for check in self.checks if check.severity is Severity.INFO)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The checks that did not pass, the worst first."""
+        """The checks that did not pass, worst first."""
         failed = [check for check in self.checks if not check.ok]
         return tuple(sorted(failed, key=lambda check: check.severity is not Severity.INVALID))
 
@@ -100,8 +100,8 @@ def graded(
     remedy: str,
     unit: str = "ratio",
 ) -> Reason:
-    """Grade a measured value by one limit (degraded) or two (degraded, invalid). A value at the
-    limit passes."""
+    """Grade a measured value by one limit (degraded) or two (degraded, invalid). A value equal to
+    the limit passes."""
     first, second = limits if isinstance(limits, tuple) else (limits, float("inf"))
     severity = Severity.VALID
     if measured > first:
@@ -118,12 +118,12 @@ def graded(
 
 
 def expect_none(check: str, found: float, *, unit: str, text: str, remedy: str) -> Reason:
-    """Grade a number of things of which one makes the run invalid."""
+    """Grade a number of things, a single one of which makes the run invalid."""
     return graded(check, float(found), (0.0, 0.0), unit=unit, text=text, remedy=remedy)
 
 
 def run_ended(failure: str) -> Reason:
-    """Check that the run came to its end."""
+    """Check that the run finished."""
     return expect_none(
         "run",
         1.0 if failure else 0.0,
@@ -134,7 +134,7 @@ def run_ended(failure: str) -> Reason:
 
 
 def note(check: str, text: str) -> Reason:
-    """Return a note for the reader, which is not judged."""
+    """Return a note for the reader without effect on the verdict."""
     return Reason(
         check=check,
         severity=Severity.INFO,
@@ -147,7 +147,7 @@ def note(check: str, text: str) -> Reason:
 
 
 def worst_of(reasons: Iterable[Reason]) -> Severity:
-    """Return the verdict that these results make together."""
+    """Return the verdict that these results form together."""
     order = list(Severity)
     found = (reason.severity for reason in reasons)
     return max((Severity.VALID, *found), key=order.index)

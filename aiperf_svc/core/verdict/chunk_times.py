@@ -1,9 +1,9 @@
 """Bounds of the times between the chunks of a stream.
 
-Chunks that one read returned have one timestamp: the gap between them is measured as zero, and the
-gap before them as too long. Two cases look the same in the gaps. A client that was late merges
-chunks that came one by one; a server or a proxy may put several into one segment. The time that the
-client had not polled before such a read tells them apart, and bounds the error.
+Chunks that one read returned share a timestamp: the gap between them is measured as zero, and the
+gap before them as too long. Two cases look the same in the gaps. A late client merges chunks that
+arrived separately; a server or a proxy may put several into one segment. The time without a poll
+before such a read distinguishes them and bounds the error.
 """
 
 import math
@@ -22,12 +22,12 @@ from aiperf_svc.domain.metric_formulas import Columns, Floats, Formula
 
 US_PER_MS = 1e3
 UNWATCHED_QUANTILE = 0.9
-"""Quantile of the times between two polls before a merged read. The gaps' percentiles are assumed
-to be off by no more than that."""
+"""Quantile of the times between two polls before a merged read. The error of the gaps' percentiles
+is assumed to be at most this time."""
 
 
 def single_reads(rows: PhaseRows) -> SingleReads:
-    """Count streams of several tokens among the completed requests, and those that came in one
+    """Count streams of several tokens among the completed requests, and those received in one
     read."""
     streams = in_one_read = 0
     for chunk in rows.chunks(Population.COMPLETED):
@@ -41,16 +41,16 @@ def single_reads(rows: PhaseRows) -> SingleReads:
 def gap_bounds(rows: PhaseRows, gaps: Histogram | None) -> tuple[GapBound, ...]:
     """Return bounds of the median and of a high percentile.
 
-    For the time to the second token that is p99, as its bounds are known for each request. The
-    bounds of the gaps are common to all of them: one merged chunk in a hundred would widen their
-    p99 to the longest gap. So for the gaps it is p90.
+    For the time to the second token this is p99, since its bounds are known for each request. For
+    the gaps it is p90, because their bounds are common to all of them: one merged chunk in a
+    hundred would widen the bounds of p99 to the longest gap.
     """
     return _second_token(rows) + (_between_chunks(rows, gaps) if gaps is not None else ())
 
 
 def blank_bounds(rows: PhaseRows) -> tuple[GapBound, ...]:
-    """Return bounds of the time to first token where a delta with an empty text came before it, and
-    the server's counts do not tell whether that was a token."""
+    """Return bounds of the time to first token if a delta with an empty text preceded it and the
+    server's counts do not show whether that was a token."""
 
     def lowest(chunk: Columns) -> Floats:
         return f.time_to_first_token(chunk) - chunk["blank_lead_us"] / US_PER_MS
@@ -68,7 +68,7 @@ def _has_gaps(chunk: Chunk) -> NDArray[np.bool_]:
 
 
 def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
-    """Return bounds of the time to the second token. The first token may have come earlier than its
+    """Return bounds of the time to the second token. The first token may have arrived before its
     timestamp, by its own uncertainty; the uncertainty of the second one is not recorded."""
     open_ms = f.duration_of("ttft_uncertainty_ns")
 
@@ -96,8 +96,8 @@ def _with_bound(
 
 def _between_chunks(rows: PhaseRows, gaps: Histogram) -> tuple[GapBound, ...]:
     """Return bounds of the gaps. A share z of the gaps is zero. Each of those is too short, and the
-    gap before it may be too long, so the true quantile q lies between the measured ones of q - z
-    and q + z. It is also no further away than the time in which the client had not polled."""
+    gap before it may be too long, so the true quantile q lies between the measured quantiles q - z
+    and q + z. Its distance is also at most the time in which the client had not polled."""
     if not gaps.zeros:
         return ()
     merged, unwatched_ms = gaps.zeros / gaps.total, _unwatched_ms(rows)
@@ -114,8 +114,8 @@ def _between_chunks(rows: PhaseRows, gaps: Histogram) -> tuple[GapBound, ...]:
 
 
 def _unwatched_ms(rows: PhaseRows) -> float:
-    """Return the time in which the client had not polled before a merged read. It is recorded for
-    the first and the last token of each stream."""
+    """Return the time without a poll before merged reads. It is recorded for the first and the last
+    token of each stream."""
     longest = 0.0
     for column in ("ttft_uncertainty_ns", "last_uncertainty_ns"):
         values = rows.collect(f.duration_of(column), Population.COMPLETED)

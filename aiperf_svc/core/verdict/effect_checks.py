@@ -1,5 +1,5 @@
-"""Checks of effects on the numbers: was the load offered, are the times the server's, is anything
-left out? These can make a run invalid."""
+"""Checks of effects on the numbers: was the load offered, are the times those of the server, is
+anything omitted? These can make a run invalid."""
 
 from collections.abc import Callable
 
@@ -15,46 +15,46 @@ from aiperf_svc.core.verdict.inputs import Check, Evidence
 from aiperf_svc.core.verdict.token_agreement import TEMPLATE_TOKENS
 from aiperf_svc.domain.number_text import count, counted, significant
 
-# Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
+# Each pair contains two limits: beyond the first the run is degraded, beyond the second invalid.
 LOAD_SHORTFALL = (0.01, 0.10)
 """Limits of the share of the load that was not offered. A load that falls 1% short moves latencies
 by less than runs differ; 10% is another benchmark."""
 RATE_SHORTFALL = (0.01, 0.05)
-"""Limits of a rate below the due one; stricter, since near saturation a queue grows much faster
-than its rate."""
+"""Limits of a rate below the due one. They are stricter, since near saturation a queue grows much
+faster than its rate."""
 LATENCY_SHIFT = (0.05, 0.20)
-"""Limits of how far the client may have moved a percentile: 5% is what a reader takes for noise,
-20% changes which of two servers wins."""
+"""Limits of the client's effect on a percentile: readers regard 5% as noise, and 20% changes which
+of two servers wins."""
 UNSENT_SHARE = (0.01, 0.05)
 FASTER_CONNECTIONS = (
     "keep connections open (endpoint.connections: keep-alive), open them in a warmup or share them "
     "(HTTP/2); look at the network, at the server's backlog and at its TLS"
 )
 RECORDS_LOST_SHARE = (0.0, 0.01)
-"""Limits of lost records. Any loss gives a warning; over 1%, p99 may be among the lost."""
+"""Limits of lost records. Any loss gives a warning; over 1%, p99 may be among the lost ones."""
 HELD_BACK_SHARE = (0.0, 0.01)
-"""Limits of the time in which load was held back. Any gives a warning; over 1%, p99 may be of
-responses that were not read in time."""
+"""Limits of the time in which load was paused. Any pause gives a warning; over 1%, p99 may be that
+of responses that were not read in time."""
 IMPOSSIBLE_SHARE = (0.001, 0.01)
-"""Limits of responses with timestamps before their requests, which means that the clock was set."""
+"""Limits of responses that precede their requests, which means that the clock was set."""
 ERROR_SHARE = (0.01, 0.10)
-"""Limits of failed requests. From 1% on, the successes that are left may be the fast ones, and
-failures decide p99. From 10% on, the server did not carry the load that was asked for (as
-`LOAD_SHORTFALL`), and a failed request costs it less than a completed one: the latencies are those
-of another benchmark. A larger error budget in the config raises the second limit, since failures
-are then what is measured."""
+"""Limits of failed requests. From 1% on, the remaining successes may be the fast ones, and failures
+determine p99. From 10% on, the server did not carry the requested load (as in `LOAD_SHORTFALL`),
+and a failed request costs it less than a completed one, so the latencies are those of another
+benchmark. A larger error budget in the config raises the second limit, since failures are then part
+of the measurement."""
 UNCOUNTED_SHARE = 0.01
-"""Limit of completed requests whose tokens are unknown: sums of tokens and rates of tokens leave
-them out."""
+"""Limit of completed requests with unknown tokens, which are missing from sums and rates of
+tokens."""
 IMPOSSIBLE_TOKENS_SHARE = (0.01, 0.50)
-"""Limits of responses with an impossible token count. From 1% on, they decide p99 of the times
-between tokens; if most are of this kind, no metric of tokens was measured."""
+"""Limits of responses with an impossible token count. From 1% on, they determine p99 of the times
+between tokens; if most are of this kind, no token metric was measured."""
 TOKENS_APART = 0.10
-"""Limit of the tokens by which the counts of client and server differ. By so much all rates of
-tokens differ. If the server cut the prompts, another load was measured, and the run is invalid."""
+"""Limit of the difference between the token counts of client and server. All token rates differ by
+as much. If the server cut the prompts, another load was measured, and the run is invalid."""
 WORDS_APART = 0.50
-"""The same limit for synthetic prompts that no tokenizer counted. They are of so many common words,
-and a word has a token or more."""
+"""The same limit for synthetic prompts without a client-side tokenizer. They consist of that many
+common words, and a word has at least one token."""
 LONGER_PROMPTS = (
     "raise the length of prompts that the server takes (its context length, or what truncates "
     "prompts), or ask for shorter ones (dataset.input_tokens)"
@@ -68,8 +68,8 @@ ADDED_PROMPT = (
     "tokenizer of the model (tokenizer.name), prompts have the lengths that are asked for"
 )
 CENSORED_SHARE = 0.01
-"""Limit of requests that were cut off before their responses ended. The `intended_*` metrics take
-them into account."""
+"""Limit of requests that were cut before their responses ended. The `intended_*` metrics include
+them."""
 TARGET_AWAY = (
     "most of the requests that failed did not reach the target: check its address, and whether it "
     "ran during the whole load (log, restarts, memory)"
@@ -83,11 +83,11 @@ STATUS_REMEDIES = {
     405: WRONG_PATH,
     429: "the server limits the rate: lower the load, or raise its limit",
 }
-"""What to change if most errors have this HTTP status."""
+"""Remedy if most errors have this HTTP status."""
 EARLY_END = "early_end"
-"""Name of the check that fails if the load ended before its time."""
+"""Name of the check that fails if the load ended early."""
 CAPPED_SHARE = 0.01
-"""Share of capped requests from which a lower rate is attributed to the concurrency cap."""
+"""Share of capped requests from which the concurrency cap explains a lower rate."""
 
 
 def _successes(e: Evidence) -> Reason:
@@ -105,7 +105,7 @@ def _successes(e: Evidence) -> Reason:
         text += f": {e.totals.abandoned:,} clients disconnected before their responses ended"
         remedy = "let fewer clients disconnect (load.cancellation.rate), or after a longer delay"
     elif not e.requests:
-        text = f"none of the {due:,} requests that were due was sent"
+        text = f"none of the {due:,} due requests was sent"
         remedy = FASTER_CONNECTIONS if e.connecting else MORE_WORKERS
         if e.connecting:
             text += f"; {e.connecting:,} still waited for a connection at the stop"
@@ -227,8 +227,7 @@ def _events(e: Evidence) -> Reason | None:
         len(problems),
         unit="events",
         text=f"not verified: {'; '.join(problems)}" if problems else "every event was verified",
-        remedy="the run does not show what an event does to the server: correct what the text "
-        "names, and run again",
+        remedy="the run does not show the effect of the event: fix the named problem and run again",
     )
 
 
@@ -240,7 +239,7 @@ def _errors(e: Evidence) -> Reason:
         (ERROR_SHARE[0], max(ERROR_SHARE[1], e.error_budget)),
         text=f"{e.totals.errored:,} of {e.requests:,} requests failed"
         + (f" ({kinds})" if kinds else "")
-        + ("; latencies are of the others" if e.totals.completed else ""),
+        + ("; latencies cover the others" if e.totals.completed else ""),
         remedy=TARGET_AWAY
         if 2 * e.totals.unreachable > e.totals.errored
         else STATUS_REMEDIES.get(
@@ -254,17 +253,17 @@ def _token_counts(e: Evidence) -> Reason:
     if e.uncounted:
         return note(
             "token_counts",
-            f"not measured: {e.uncounted}. No response has usage, and no tokenizer is named: name "
-            "one (tokenizer.name, --tokenizer), or let the server state usage",
+            f"not measured: {e.uncounted}. No response reports usage, and no tokenizer is set: set "
+            "one (tokenizer.name, --tokenizer), or make the server report usage",
         )
     return graded(
         "token_counts",
         e.share_of_completed(e.totals.without_tokens),
         UNCOUNTED_SHARE,
         text=f"{e.totals.without_tokens:,} of {e.totals.completed:,} completed requests have no "
-        "token count: token throughputs and sums of tokens are without them",
-        remedy="name a tokenizer (tokenizer.name), which counts them at the client, or let the "
-        "server state usage in every response",
+        "token count: token throughputs and sums of tokens exclude them",
+        remedy="set a tokenizer (tokenizer.name), which counts them at the client, or make the "
+        "server report usage in every response",
     )
 
 
@@ -300,22 +299,22 @@ def _output_tokens(e: Evidence) -> Reason | None:
 
 
 def _asked_input_tokens(e: Evidence) -> Reason | None:
-    """Judge the server's counts of prompts that no tokenizer of the client counted."""
-    asked, stated = e.asked_input_tokens, e.stated_input_tokens
-    if not asked or not stated:
+    """Judge the server's counts of prompts that were not counted by a client-side tokenizer."""
+    usual, stated = e.asked_input_tokens, e.stated_input_tokens
+    if not usual or not stated:
         return None
     apart, is_longer = 0.0, 0 < e.longest_input_tokens < stated - e.asked_tolerance
     if is_longer:
         apart = 1.0 - e.longest_input_tokens / stated
-    elif stated < asked - e.asked_tolerance:
-        apart = 1.0 - stated / asked
+    elif stated < usual - e.asked_tolerance:
+        apart = 1.0 - stated / usual
     why = "it has another tokenizer, or adds a prompt of its own" if is_longer else "it cut them"
     return graded(
         "input_tokens",
         apart,
         WORDS_APART,
         text=f"the server counts {stated:,.0f} input tokens on average in prompts of about "
-        f"{asked:,.0f}" + (f": {why}" if apart > WORDS_APART else ""),
+        f"{usual:,.0f}" + (f": {why}" if apart > WORDS_APART else ""),
         remedy=ADDED_PROMPT if is_longer else LONGER_PROMPTS,
     )
 
@@ -455,8 +454,8 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         CENSORED_SHARE,
         text=lambda e: (
             f"{e.totals.cancelled:,} cancelled, {e.totals.timed_out:,} timed out, "
-            f"{e.accounts.unsent:,} unsent: plain latencies leave them out, the intended_* ones do "
-            "not"
+            f"{e.accounts.unsent:,} unsent: plain latencies exclude them, the intended_* ones "
+            "do not"
         ),
         remedy="set a longer grace_period or request_timeout, or use only the intended_* metrics",
     ),

@@ -1,4 +1,4 @@
-"""The processes' reports about their own health during profiling, summed up."""
+"""Aggregates the processes' reports about their own health during profiling."""
 
 from array import array
 
@@ -9,11 +9,11 @@ from aiperf_svc.protocol.services import Service
 
 BUSY_CPU_FRACTION = 0.95
 """CPU use at which a process counts as busy. At 95% of its core a request waits about ten times its
-own service time (M/D/1: u / 2(1 - u)), and there is no room for a burst."""
+own service time (M/D/1: u / 2(1 - u)), without reserve for bursts."""
 
 
 class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The busiest service of each kind, as the status of a run reports it."""
+    """The busiest service of each kind, for the status of a run."""
 
     cpu_cores: dict[str, float]
     """Cores by kind of service."""
@@ -32,25 +32,25 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     cpu_mean: float
     """Mean CPU use, as a share of one core."""
     busy_share: float
-    """Share of the samples over `BUSY_CPU_FRACTION`."""
+    """Share of the samples above `BUSY_CPU_FRACTION`."""
     loop_lag_p50_ms: float
     """Median over the samples of each interval's longest event-loop delay."""
     loop_lag_max_ms: float
     throttled_share: float
-    """Share of the time in which the cgroup's quota stopped the process."""
+    """Share of the time in which the cgroup's quota throttled the process."""
     stolen_share: float
-    """Share of the machine's CPU time that its host took away."""
+    """Share of the machine's CPU time that its host used for others."""
     waited_share: float
-    """Share of the time in which the process' main thread was ready to run and waited for a
+    """Share of the time in which the process' main thread was runnable and waited for a
     CPU."""
     fd_share: float
-    """Most open file descriptors, as a share of the limit."""
+    """Maximum open file descriptors, as a share of the limit."""
     rss_max_bytes: int
 
 
 class _Process:
-    """The samples of one process, 12 bytes each: thousands of processes report every second, for
-    hours."""
+    """The samples of one process, 12 bytes each, because thousands of processes report every second
+    for hours."""
 
     def __init__(self, service: Service, first: Vitals, at_wall_ns: int) -> None:
         self.service = service
@@ -92,7 +92,7 @@ class _Process:
 
 
 class HealthLog:
-    """Collects the vitals in heartbeats. Bounded by one sample per second and process."""
+    """Collects the vitals in heartbeats, at most one sample per second and process."""
 
     def __init__(self) -> None:
         self._processes: dict[str, _Process] = {}
@@ -109,14 +109,14 @@ class HealthLog:
 
 
 def stopped_share(*, throttled_ns: int, used_ns: int, length_ns: int) -> float:
-    """Return the share of a time, 0 to 1, for which a quota stopped a cgroup that used `used_ns` of
-    CPU time; of one that had work for more than one CPU, the share of the CPU time of its work that
-    the quota took. With `used_ns` 0, not known, several CPUs make it too high.
+    """Return the share of a time, 0 to 1, for which a quota throttled a cgroup that used `used_ns`
+    of CPU time. If it had work for more than one CPU, return the share that the quota took of
+    the needed CPU time. If `used_ns` is 0 (unknown), several CPUs make the share too high.
 
-    The kernel's `throttled_usec` and `throttled_time` are sums over CPUs: each adds the time for
-    which it had tasks of the group and none of them might run (`unthrottle_cfs_rq` in
-    kernel/sched/fair.c). A group with threads on eight CPUs that is stopped for one second has up
-    to eight.
+    The kernel's `throttled_usec` and `throttled_time` are sums over CPUs: each CPU adds the time in
+    which it had tasks of the group that were not allowed to run (`unthrottle_cfs_rq` in
+    kernel/sched/fair.c). A group with threads on eight CPUs that is throttled for one second adds
+    up to eight.
     """
     wanted_ns = max(length_ns, throttled_ns + used_ns)
     return max(0.0, throttled_ns / wanted_ns) if wanted_ns > 0 else 0.0

@@ -1,5 +1,5 @@
-"""The inputs of the verdict, taken from the records and from the processes' own reports; and the
-shape of a check that compares one of them with its limits."""
+"""The inputs of the verdict, from the records and from the processes' own reports, and the table
+row of a check that compares one of them with its limits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ TAILS = (("p99", 0.99), ("p90", 0.90))
 
 
 class LatencyBound(msgspec.Struct, frozen=True):
-    """Bounds of how far the client may have moved one percentile of one latency; milliseconds."""
+    """Bounds of the client's effect on one percentile of one latency, in milliseconds."""
 
     metric: str
     stat: str
@@ -36,7 +36,7 @@ class LatencyBound(msgspec.Struct, frozen=True):
     """The percentile if every request had been written as late, and its event had arrived as early,
     as the uncertainty allows. The true value lies between this and `measured_ms`."""
     with_lag_ms: float
-    """The percentile if each request's own schedule lag, without connecting and caps, is added."""
+    """The percentile plus each request's own schedule lag, without connecting and caps."""
 
     @property
     def uncertain_share(self) -> float:
@@ -50,7 +50,7 @@ class LatencyBound(msgspec.Struct, frozen=True):
 
 
 class GapBound(msgspec.Struct, frozen=True):
-    """Bounds of how far merged reads may have moved one percentile of the times between chunks, in
+    """Bounds of the effect of merged reads on one percentile of the times between chunks, in
     ms."""
 
     metric: str
@@ -71,66 +71,66 @@ class GapBound(msgspec.Struct, frozen=True):
 
 
 class SingleReads(msgspec.Struct, frozen=True):
-    """Counts of streams of several tokens, and of those whose tokens all came in one read."""
+    """Counts of streams of several tokens, and of those with all tokens in one read."""
 
     streams: int = 0
     in_one_read: int = 0
 
     @property
     def share(self) -> float:
-        """Share of the streams whose tokens came in one read, 0 to 1."""
+        """Share of the streams with all tokens in one read, 0 to 1."""
         return self.in_one_read / self.streams if self.streams else 0.0
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of the verdict, of the profiling phase."""
+    """All inputs of the verdict for the profiling phase."""
 
     totals: Totals
     accounts: Accounts
     is_open_loop: bool
     concurrency: int | None = None
     errors: tuple[tuple[str, int], ...] = ()
-    """Kinds of errors and their counts, the most frequent first."""
+    """Kinds of errors and their counts, most frequent first."""
     error_status: int = 0
-    """The most frequent HTTP status of errors; 0: most have none, or there is no error."""
+    """The most frequent HTTP status of errors; 0: most have none, or there are no errors."""
     connecting: int = 0
-    """Unsent requests whose connections the target had not accepted at the stop, although the
+    """Unsent requests whose connections the target had not accepted by the stop, although the
     client had opened them in time."""
     connect_ms: float = 0.0
-    """Median time to open a connection, of the requests that waited for one."""
+    """Median time to open a connection, over the requests that waited for one."""
     unasked: int = 0
-    """Connections on which bytes came that no request had asked for."""
+    """Connections that received bytes without a pending request."""
     history_defects: tuple[int, ...] = ()
     """Responses of conversations with each `Defect` of their tool calls."""
     clock_jumps: int = 0
-    """Requests whose times may include a step of the clock."""
+    """Requests whose times may include a clock step."""
     clock_step_share: float = 0.0
     """Largest clock step as a share of the phase's time, over all workers. Steps of the timing
-    manager's clock, as seen by a worker, count too."""
+    manager's clock seen by a worker count too."""
     held_back_share: float = 0.0
-    """Largest share of the phase's time in which a worker held back its load, over all workers."""
+    """Largest share of the phase's time in which a worker paused its load, over all workers."""
     bounds: tuple[LatencyBound, ...] = ()
     receive_lag_ms: float = 0.0
     """p99 of the receive lag."""
     fastest_ms: float | None = None
     """5th percentile of TTFT if streaming, else of the request latency."""
     held_ratio: float | None = None
-    """Mean concurrency over the configured one in closed loop, or the share of the time of prefill
-    slots in which none was free while a user waited; None if the run is too short to tell."""
+    """Mean concurrency over the configured one in closed loop, or the share of prefill slot time
+    without a free slot while a user waited; None if the run is too short to tell."""
     prefill_concurrency: int | None = None
     rate_ratio: float | None = None
-    """Rate over the due rate in open loop. Counts requests that the client sent, or tried to send
-    to a target that did not accept them."""
+    """Rate over the due rate in open loop. Includes requests that the client tried to send to a
+    target that did not accept them."""
     arrivals_ratio: float | None = None
-    """Arrivals in the schedule over those expected from the rate; open loop."""
+    """Scheduled arrivals over those expected from the rate; open loop."""
     arrivals_tolerance: float = 0.0
-    """Distance of `arrivals_ratio` from 1 that chance alone explains."""
+    """Deviation of `arrivals_ratio` from 1 that chance alone explains."""
     single_reads: SingleReads = SingleReads()
     gap_bounds: tuple[GapBound, ...] = ()
     clock_uncertainty_ms: float = 0.0
     workers: tuple[Health, ...] = ()
     timing: tuple[Health, ...] = ()
-    """Health of the timing manager, which grants what the workers send."""
+    """Health of the timing manager, which grants the workers' credits."""
     lost_services: tuple[str, ...] = ()
     finish_reasons: dict[str, int] = {}
     """Number of requests by finish reason."""
@@ -138,25 +138,25 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the metrics that are missing because no response has a token count; empty if some
     have one, or if the API generates no text."""
     blank_bounds: tuple[GapBound, ...] = ()
-    """Bounds of the time to first token where such deltas may have been tokens, or not."""
+    """Bounds of the time to first token where it is unknown whether such deltas were tokens."""
     tokenizer: str = ""
-    """Name of the tokenizer that counts; empty if the server's counts are used."""
+    """Name of the counting tokenizer; empty if the server's counts are used."""
     tokens: TokenAgreement = msgspec.field(default_factory=TokenAgreement)
-    """The client's counts beside the server's."""
+    """The client's counts compared with the server's."""
     asked_input_tokens: float = 0.0
-    """Mean length of the synthetic prompts, about; 0 if a tokenizer counts them, or no server."""
+    """Approximate mean length of the synthetic prompts; 0 if a tokenizer or nothing counts them."""
     asked_tolerance: float = 0.0
-    """By how much the mean of the lengths that were drawn may be off by chance."""
+    """Random error to allow for in the mean of the drawn lengths."""
     longest_input_tokens: float = 0.0
-    """The same with the longest chat template; 0 if prompts have more than that."""
+    """The same with the longest chat template; 0 if prompts contain more than that."""
     stated_input_tokens: float = 0.0
-    """Mean length that the server states."""
+    """Mean length reported by the server."""
     is_length_forced: bool = False
     """True if the load prescribes output lengths."""
     failure: str = ""
     """Reason why the run failed; empty if it did not."""
     early_end: str = ""
-    """Why the load ended before its time; empty if it did not."""
+    """Why the load ended early; empty if it did not."""
     error_budget: float = 0.0
     """Share of failures that the config accepts."""
     events: tuple[tuple[str, str], ...] = ()
@@ -164,7 +164,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requests(self) -> int:
-        """Requests with a record, other than those that were not sent."""
+        """Requests with a record, except those that were not sent."""
         return self.totals.requests - self.totals.unsent
 
     @property
@@ -172,7 +172,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return self.requests + self.accounts.unsent + self.accounts.records_lost
 
     def share(self, count: int) -> float:
-        """Return `count` as a share of all requests that were due."""
+        """Return `count` as a share of all due requests."""
         return _share(count, self.due)
 
     def share_of_completed(self, count: int) -> float:
@@ -187,13 +187,13 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check that compares one number with fixed limits, as a row of a table."""
+    """A check that compares one number with fixed limits, as a table row."""
 
     name: str
     measured: Callable[[Evidence], float | None]
     """None if the check does not apply."""
     limits: tuple[float, float] | float
-    """Limits as of `graded`."""
+    """Limits in the form of `graded`."""
     text: Callable[[Evidence], str]
     remedy: str
     unit: str = "ratio"
@@ -245,8 +245,8 @@ def ordered(rows: PhaseRows, formula: f.Formula) -> Floats:
 
 
 def median_and_tail(count: int, tails: tuple[tuple[str, float], ...]) -> list[tuple[str, float]]:
-    """Return the median and the first of `tails` that so many values support, by name; none without
-    a value."""
+    """Return the median and the first of `tails` that so many values support, by name; empty
+    without values."""
     if not count:
         return []
     tail = next((pair for pair in tails if not is_thin(pair[1], count)), None)
@@ -261,20 +261,20 @@ def achieved_share(totals: Totals, unsent: int) -> float | None:
 
 
 def turns_share(totals: Totals, *, rate: float, begin_ns: int, stop_ns: int) -> float:
-    """Return the written requests over those of users who take a turn regularly until the stop, at
-    this rate together."""
+    """Return the written requests over the turns of users who take turns regularly until the stop,
+    at this total rate."""
     asked_for = int(rate * (stop_ns - begin_ns) / 1e9)
     return totals.written / asked_for if asked_for else 1.0
 
 
 def client_share(totals: Totals, unsent: int, *, connecting: int) -> float | None:
-    """Return `achieved_share` with the requests that the client tried to send and the target did
-    not accept, at all or until the stop, counted as written."""
+    """Return `achieved_share`, counting requests as written that the client tried to send and the
+    target did not accept, at all or until the stop."""
     return _share_of_due(totals, unsent, totals.written + totals.unreachable + connecting)
 
 
 def connect_ms(rows: PhaseRows) -> float:
-    """Return the median time to open a connection, of the requests that waited for one; 0 if none
+    """Return the median time to open a connection, over the requests that waited for one; 0 if none
     did."""
 
     def opening(chunk: Columns) -> Floats:
@@ -298,10 +298,10 @@ def _share_of_due(totals: Totals, unsent: int, count: int) -> float | None:
 def arrivals_ratio(
     issued: int, *, rate: float, duration_s: float, ramp_s: float, variation: float
 ) -> tuple[float, float] | None:
-    """Return the arrivals over `rate x duration` (a linear ramp offers half), and the distance from
-    1 that chance explains: four standard deviations of a renewal count with the given coefficient
-    of variation between arrivals (Cox, Renewal Theory, 1962, section 4.5). None if fewer than one
-    is expected."""
+    """Return the arrivals over `rate x duration` (a linear ramp offers half), and the deviation
+    from 1 that chance explains: four standard deviations of a renewal count with the given
+    coefficient of variation between arrivals (Cox, Renewal Theory, 1962, section 4.5). None if
+    fewer than one is expected."""
     expected = rate * (duration_s - ramp_s / 2)
     if expected < 1:
         return None
@@ -310,7 +310,7 @@ def arrivals_ratio(
 
 
 def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
-    """Return the kinds of errors in words and their counts, the most frequent first."""
+    """Return the kinds of errors in words and their counts, most frequent first."""
     found = [
         (kind.name.lower().replace("_", " "), int(totals.errors[kind]))
         for kind in ErrorKind
@@ -320,7 +320,7 @@ def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
 
 
 def most_frequent_status(samples: Iterable[ErrorSample]) -> int:
-    """Return the most frequent HTTP status of errors of the profiling phase; 0 stands for errors
+    """Return the most frequent HTTP status of errors in the profiling phase; 0 represents errors
     without one."""
     counts: Counter[int] = Counter()
     for each in samples:
@@ -330,7 +330,7 @@ def most_frequent_status(samples: Iterable[ErrorSample]) -> int:
 
 
 def clock_uncertainty_ms(clocks: ClockMap) -> float:
-    """Return the largest clock uncertainty over all workers on other machines than the timing
+    """Return the largest clock uncertainty over all workers on machines other than the timing
     manager's."""
     return clocks.uncertainty_ns / f.NS_PER_MS
 

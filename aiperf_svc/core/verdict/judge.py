@@ -1,12 +1,12 @@
-"""Decides whether the client was good enough for its numbers to be trusted.
+"""Decides whether the client was good enough for trustworthy numbers.
 
 Each check compares one measurement with a limit. A load generator can mislead in three ways: it
-offers less load than it reports, its own slowness is in the reported times, or it leaves out the
-bad cases. `effect_checks` look for these in the numbers themselves and can report *invalid*.
-`stream_checks` look at the times between tokens, `cause_checks` at CPU, clock and limits: a cause
+offers less load than it reports, its own slowness is part of the reported times, or it omits the
+bad cases. `effect_checks` detect these in the numbers themselves and can report *invalid*.
+`stream_checks` examine the times between tokens, `cause_checks` CPU, clock and limits. A cause
 without an effect is a warning.
 
-All checks are listed, including those that passed, so that a report shows what was checked.
+All checks are listed, including passed ones, so a report shows what was checked.
 """
 
 from typing import NamedTuple
@@ -29,13 +29,13 @@ from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
 
 CLIENT_EFFECTS = ("concurrency", "rate", "stamp_uncertainty", "schedule_lag")
-"""Checks that fail when the client is overloaded. If one of them is invalid and there is no other
-cause, the run is `client-bound`."""
+"""Checks that fail when the client is overloaded. If one of them is invalid without another cause,
+the run is `client-bound`."""
 
 FAST_MS = 1.0
-"""A server of which one request in twenty takes less than this has no latency to speak of: what a
-client needs for a request, some 0.03 ms of CPU and two passes through the kernel, is more than 5%
-of it. No server with a model is that fast."""
+"""A server that handles one request in twenty in less than this has negligible latency: the
+client's own time per request, some 0.03 ms of CPU and two passes through the kernel, is more than
+5% of it. No server with a model is that fast."""
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -61,13 +61,13 @@ class _Cause(NamedTuple):
 
 
 def _other_cause(e: Evidence) -> _Cause | None:
-    """Return a cause of a lower load other than the client; None if there is none."""
+    """Return a cause of a lower load other than the client; None without one."""
     if e.failure:
         return _Cause(RUN_FAILED, f"the run failed: {e.failure}")
     if e.lost_services:
         return _Cause("process-lost", f"find out why {', '.join(e.lost_services)} was lost")
     # Requests that failed for lack of local descriptors or ports are the client's own fault.
-    # Errors within their budget are what the config expects: they explain nothing.
+    # Errors within their budget are expected by the config, so they explain nothing.
     if e.share(e.totals.errored - e.totals.no_resources) > max(LOAD_SHORTFALL[1], e.error_budget):
         return _Cause(TARGET_FAILING, "check the errors: the target failed, not the client")
     is_limited_on_purpose = not e.is_open_loop and e.prefill_concurrency is not None
@@ -81,7 +81,7 @@ def _remedy_on_the_client(e: Evidence) -> str:
     if e.fastest_ms is not None and e.fastest_ms < FAST_MS:
         return (
             f"the server is too fast for this check: it responds in {e.fastest_ms:.2g} ms, about "
-            "what the client itself needs for a request. Use request_throughput as a lower bound, "
+            "as much as the client needs for a request. Use request_throughput as a lower bound, "
             "and no latency; to try this tool, give the mock server a latency (--ttft 20ms)"
         )
     lacks = lacks_cpu(e.workers)
@@ -105,8 +105,8 @@ def _with_remedy(check: Reason, remedy: str) -> Reason:
 
 
 def _own_cause(checks: tuple[Reason, ...]) -> str:
-    """Return `client-bound` if one of the client's own effects is invalid, `ended-early` if nothing
-    else is invalid but that end."""
+    """Return `client-bound` if one of the client's own effects is invalid, `ended-early` if the
+    early end is the only invalid check."""
     bad = {check.check for check in checks if check.severity is Severity.INVALID}
     if bad & set(CLIENT_EFFECTS):
         return "client-bound"

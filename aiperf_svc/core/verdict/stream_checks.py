@@ -1,5 +1,5 @@
-"""Checks of the times within a stream: whether there are any, and how far merged reads moved them.
-They report at most *degraded*: times to the first and the last token have a check of their own."""
+"""Checks of the times within a stream: whether they exist, and how far merged reads moved them.
+They report at most *degraded*: times to the first and the last token have their own check."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.domain.number_text import significant
 
 SINGLE_READ_SHARE = 0.05
-"""Limit of streams that came in one read. A few short responses fit into one segment; a buffering
-proxy does it to all of them."""
+"""Limit of streams received in one read. A few short responses fit into one segment; a buffering
+proxy affects all of them."""
 ODD_TOKENS_SHARE = 0.01
 """Limit of responses with fewer than half as many tokens as events, or too many for their events
-and bytes. From 1% on, they decide p99 of the times between tokens."""
+and bytes. From 1% on, they determine p99 of the times between tokens."""
 GAP_SHIFT = 0.20
-"""Limit of how far merged reads may have moved a percentile of the times between chunks. These are
-no headline numbers, and servers send most merged chunks at once; 20% changes which of two servers
+"""Limit of the effect of merged reads on a percentile of the times between chunks. These are not
+headline numbers, and servers send most merged chunks at once; 20% changes which of two servers
 wins."""
 
 
@@ -29,7 +29,7 @@ def _single_reads(e: Evidence) -> Reason | None:
         found.share,
         SINGLE_READ_SHARE,
         text=f"{found.in_one_read:,} of {found.streams:,} streams of several tokens came in one "
-        "read: there is no time between their tokens, and their first token is as late as their "
+        "read: the time between their tokens is unknown, and their first token is as late as the "
         "last",
         remedy="find the proxy, gateway or compression that buffers the stream; until then use "
         "request_latency, not the times of single tokens",
@@ -57,15 +57,15 @@ def _token_events(e: Evidence) -> Reason | None:
     if not totals.is_streaming:
         return None
     text = (
-        f"{totals.scarce_tokens:,} of {totals.completed:,} responses came in more than twice as "
-        "many events as they have tokens: tokens are missing from the count, or the server splits "
+        f"{totals.scarce_tokens:,} of {totals.completed:,} responses have more than twice as "
+        "many events as tokens: tokens are missing from the count, or the server splits "
         "them"
     )
     if totals.dense_tokens:
         text = (
             f"{totals.dense_tokens:,} of {totals.completed:,} responses have more than twice as "
-            "many tokens as events, and under two bytes a token: tokens were counted that were not "
-            "streamed, such as those of reasoning of which a summary came, and times between "
+            "many tokens as events, and under two bytes a token: the count includes tokens that "
+            "were not streamed, such as summarised reasoning, and times between "
             "tokens are too short"
         ) + (f"; {text}" if totals.scarce_tokens else "")
     return graded(
@@ -86,7 +86,7 @@ def _hidden_tokens(e: Evidence) -> Reason | None:
         "hidden_tokens",
         f"{count:,} of {completed:,} responses have reasoning that the server counts and does not "
         f"send, {e.totals.hidden_tokens / count:,.0f} tokens on average: the time to first token "
-        "includes it; times between tokens and rates of a user are without it",
+        "includes it; times between tokens and rates per user exclude it",
     )
 
 
@@ -105,11 +105,11 @@ def _blank_deltas(e: Evidence) -> Reason | None:
         "blank_deltas",
         worst.uncertain_share,
         LATENCY_SHIFT[0],
-        text=f"the {worst.stat} of {worst.metric}, {significant(worst.measured_ms, 3)} ms, may "
-        f"truly be as low as {significant(worst.lowest_ms, 3)} ms: deltas with an empty text come "
-        "first, and the server's usage does not tell whether they are tokens",
-        remedy="look at such a stream; if these deltas are tokens, let the server state usage and "
-        "send one event for each token",
+        text=f"the {worst.stat} of {worst.metric}, {significant(worst.measured_ms, 3)} ms, may be "
+        f"as low as {significant(worst.lowest_ms, 3)} ms: deltas with an empty text come "
+        "first, and the server's usage does not show whether they are tokens",
+        remedy="look at such a stream; if these deltas are tokens, make the server report usage "
+        "and send one event for each token",
     )
 
 

@@ -1,10 +1,10 @@
-"""Compares the token counts of the client with those that the server states.
+"""Compares the client's token counts with those that the server reports.
 
-They differ by a token or two for each request, since special tokens end an output and a chat
-template surrounds a prompt. Where they differ by more, the tokenizer is another one than the
-server's, or the server did not use the whole prompt. A server may count more input tokens than the
-client, since its template, tools and the history of a conversation are part of them, but not fewer.
-Where the client knows all of a prompt but the template, there is a limit to that too.
+They differ by a token or two per request, since special tokens end an output and a chat template
+surrounds a prompt. If they differ by more, the tokenizer is not the server's, or the server did not
+use the whole prompt. A server may count more input tokens than the client, since they include its
+template, tools and the history of a conversation, but not fewer. If the client knows all of a
+prompt except the template, there is an upper limit too.
 """
 
 from typing import Any
@@ -18,15 +18,15 @@ from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import USAGE_DISCREPANCY_PCT
 
 SPECIAL_TOKENS = 2
-"""Difference of one count that is ignored: the end of an output, and the rounding where texts are
+"""Difference of one count that is ignored: the end of an output, and the rounding when texts are
 split into tokens again."""
 CERTAINLY_CUT = 8.0
-"""Ratio of the two counts of a prompt from which a tokenizer does not explain it: a token has four
-bytes on average, and a tokenizer of single bytes is the other extreme."""
+"""Ratio of the two counts of a prompt that tokenizers do not explain: a token has four bytes on
+average, and a tokenizer of single bytes is the other extreme."""
 
 TEMPLATE_TOKENS = 256
-"""Most tokens that a chat template adds to one message, with a system prompt of its own: those of
-open models have 5 to 80."""
+"""Maximum tokens that a chat template adds to one message, including a default system prompt: those
+of open models have 5 to 80."""
 
 Counts = NDArray[np.int64]
 
@@ -40,28 +40,28 @@ class Counted(msgspec.Struct, kw_only=True):
     """Requests whose counts differ by over 10% and by more than special tokens."""
     client: float = 0.0
     server: float = 0.0
-    """Sums over the requests that are apart."""
+    """Sums over the requests that differ."""
     larger: float = 0.0
     """Sum of the larger count of each request."""
     distance: float = 0.0
-    """Sum of the differences of the requests that are apart."""
+    """Sum of the differences of the requests that differ."""
 
     @property
     def difference(self) -> float:
-        """Difference of the requests that are apart, as a share of all tokens. Those with too many
-        and those with too few do not cancel each other, as their sums would."""
+        """Difference over the requests that differ, as a share of all tokens. Unlike in their sums,
+        requests with too many and with too few tokens do not cancel out."""
         return self.distance / self.larger if self.larger else 0.0
 
 
 class TokenAgreement(msgspec.Struct, kw_only=True):
-    """Output tokens, and input tokens of which the server counts fewer, or far more."""
+    """Output tokens, and input tokens for which the server's count is lower or far higher."""
 
     output: Counted = msgspec.field(default_factory=Counted)
     input: Counted = msgspec.field(default_factory=Counted)
     longer: Counted = msgspec.field(default_factory=Counted)
-    """First prompts to which a chat template alone cannot have added so much."""
+    """First prompts whose excess a chat template alone cannot explain."""
     input_limit: int = 0
-    """Largest count that the server states for a prompt of which it counts too few tokens."""
+    """Largest count that the server reports for a prompt with too few tokens."""
     at_limit: int = 0
     """Number of such prompts with that count."""
     shortest: int = 0
@@ -83,8 +83,8 @@ class TokenAgreement(msgspec.Struct, kw_only=True):
 
 
 def token_agreement(rows: PhaseRows, *, are_prompts_whole: bool) -> TokenAgreement:
-    """Compare the counts of all completed requests that have both. `are_prompts_whole` if first
-    prompts have nothing that the client does not count, such as tools, besides the template."""
+    """Compare the counts of all completed requests that have both. `are_prompts_whole`: first
+    prompts contain nothing that the client does not count, such as tools, besides the template."""
     found = TokenAgreement()
     for chunk in rows.chunks(Population.COMPLETED):
         done = exclude_abandoned(chunk)
@@ -109,7 +109,7 @@ def token_agreement(rows: PhaseRows, *, are_prompts_whole: bool) -> TokenAgreeme
 
 
 def _add(total: Counted, client: Counts, server: Counts) -> tuple[Counts, Counts]:
-    """Add the requests of a piece, and return the counts of those that are apart."""
+    """Add the requests of a chunk, and return the counts of those that differ."""
     is_known = (client >= 0) & (server >= 0)
     client, server = client[is_known], server[is_known]
     larger, distance = np.maximum(client, server), np.abs(client - server)

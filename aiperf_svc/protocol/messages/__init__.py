@@ -9,8 +9,8 @@ Three kinds of path, three rules:
 - *Records* travel in batches with per-worker sequence numbers and are kept until acknowledged
   (`records.py`).
 
-Every message carries the run it belongs to and the epoch (start time) of the process that sent it,
-so that a receiver refuses messages of a previous run or of a restarted process.
+Every message carries the run it belongs to and the epoch (start time) of the process that sent it.
+With them a receiver refuses messages of a previous run or of a restarted process.
 """
 
 from aiperf_svc.protocol.messages import credits, dataset, events, indexes, records, steps

@@ -41,12 +41,12 @@ class PhaseOpened(Message, frozen=True):
     grace_ns: int
     is_open_loop: bool
     concurrency: int
-    """Total of all workers: users in closed loop, the cap in open loop (0: none)."""
+    """Total over all workers: users in closed loop, the cap in open loop (0: none)."""
     ramp_ns: int
     worker_rank: int
     worker_count: int
     prefill_concurrency: int = 0
-    """Total of all workers: most requests that wait for their first token; 0: no limit."""
+    """Total over all workers: maximum requests that wait for their first token; 0: no limit."""
     prefill_ramp_ns: int = 0
 
 
@@ -73,11 +73,10 @@ class PhaseStopped(Message, frozen=True):
 
 
 class CreditsReturned(Message, frozen=True):
-    """Outcomes of a worker's credits. Cumulative, so that a repeated message changes nothing."""
+    """Outcomes of a worker's credits. Cumulative: a repeated message changes nothing."""
 
     counts: WorkerCounts
     is_idle: bool
     """True if the worker holds no credit and has nothing in flight."""
     taken_mono_ns: int = 0
-    """Time by the worker's monotonic clock when the counts were taken. Rates are computed from
-    it."""
+    """Monotonic time of the worker at which the counts were taken. Rates are computed from it."""

@@ -12,7 +12,7 @@ class Stream(Value, frozen=True):
 
 
 class PlannedRequest(Value, frozen=True):
-    """When one request of a session tree may be sent. Requests only wait for those before them."""
+    """When a request of a session tree may be sent. It only waits for requests before it."""
 
     after: tuple[int, ...] = ()
     """Numbers of the requests whose ends it waits for."""
@@ -37,31 +37,30 @@ class Turn(Value, frozen=True):
     input_tokens: int = -1
     """Number of input tokens, exact with a tokenizer; -1: unknown."""
     requested_tokens: int = -1
-    """Output tokens that the request asks for; -1: it asks for no number."""
+    """Output tokens that the request asks for; -1: it sets no number."""
     pieces: bytes = b""
-    """Session tree: numbers of the pieces of the body, uint32 little-endian. Those from
-    `RESPONSE_PIECE` on stand for a live response, by its place in `Conversation.live`."""
+    """Session tree: numbers of the pieces of the body, uint32 little-endian. Number
+    `RESPONSE_PIECE + i` stands for the live response `Conversation.live[i]`."""
     one_token_tail: bytes = b""
     """Tail of the same request for one output token; only if a warmup sends such requests."""
     plan: PlannedRequest | None = None
-    """Session tree: for which others the request waits, and for how long."""
+    """Session tree: which requests this one waits for, and for how long."""
     tool_results: tuple[bytes, ...] = ()
-    """Results of the tools that the previous response calls: texts in JSON."""
+    """Results for the tool calls of the previous response, each as JSON text."""
     spare_result: bytes = b""
-    """Result of tools where it has none: a text in JSON."""
+    """Result for tool calls beyond `tool_results`, as JSON text."""
     recorded: bytes = b""
-    """Messages of the dataset that go into the history in place of the response."""
+    """Messages of the dataset that enter the history instead of the response."""
     is_whole: bool = False
-    """Whether `messages` have the history already."""
+    """Whether `messages` already contain the history."""
 
 
 RESPONSE_PIECE = 2**31
-"""Numbers of pieces from which on they stand for responses."""
+"""Lowest number of a piece that stands for a live response."""
 
 
 class LiveResponse(Value, frozen=True):
-    """The live response of an earlier request in a prompt, and the results of the tools that it
-    calls."""
+    """The live response of an earlier request in a prompt, and the results for its tool calls."""
 
     request: int
     tool_results: tuple[bytes, ...] = ()
@@ -116,11 +115,11 @@ class DatasetShape(Message, frozen=True):
     """Fixed schedule: when each entry of profiling is due from the start of a phase, int64
     little-endian and ascending."""
     streams: bytes = b""
-    """Session trees: of each request of each entry the first ones of its stream, of the stream that
-    spawned it and of the root, and the depth of its stream, uint16 little-endian."""
+    """Session trees: for each request of each entry the first request of its stream, of the stream
+    that spawned it and of the root, and the depth of its stream, uint16 little-endian."""
     first_turns: bytes = b""
-    """Load of so many requests that begins inside session trees: requests that remain of each
-    user's first tree, uint16 little-endian."""
+    """Load with a fixed number of requests that begins inside session trees: remaining requests of
+    each user's first tree, uint16 little-endian."""
 
 
 class ForcedLengthAsked(Message, frozen=True):
@@ -132,7 +131,7 @@ class ForcedLengthAsked(Message, frozen=True):
     said: str = ""
     """Message of the target."""
     requests: int = 0
-    """Number of requests that the worker sent for it."""
+    """Number of requests that the worker sent for this test."""
 
 
 class ForcedLengthDecided(Message, frozen=True):

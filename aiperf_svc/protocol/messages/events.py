@@ -1,7 +1,7 @@
-"""The event bus: heartbeats and requests up to the control services, the state of the run and the
-roster down to all.
+"""The event bus. Services send heartbeats and requests up to the control services, which publish
+the state of the run and the roster to all.
 
-The bus may lose any message. So each carries the whole current state, and is published on every
+The bus may lose any message, so each one carries the whole current state and is published on every
 change and again until all receivers have confirmed it.
 """
 
@@ -47,13 +47,13 @@ class Heartbeat(Message, frozen=True):
     dataset: DatasetReport | None = None
     """The dataset, once it is built; sent by the dataset manager."""
     progress: str = ""
-    """What takes time while the run is configured; sent by the dataset manager and workers."""
+    """Activities that delay the configuration; sent by the dataset manager and workers."""
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """Exit code for `error`."""
     target_addresses: tuple[AddressUse, ...] = ()
-    """Use of the target's addresses; sent by a worker from the end of the load on."""
+    """Use of the target's addresses; sent by a worker once the load has ended."""
     batches_read: int = 0
-    """Raw batches that a record processor has read. While it grows, missing records may arrive."""
+    """Raw batches that a record processor has read. While it grows, records may still arrive."""
     steps: StepProgress | None = None
     """Progress of a benchmark on ranks (timing manager only)."""
     finding: dict[str, Any] | None = None
@@ -62,11 +62,11 @@ class Heartbeat(Message, frozen=True):
     """True if the load can end early, because the search has its answer (records manager only)."""
     network: tuple[tuple[HistogramDelta, ...], ...] = ()
     """Connection and round-trip times of each URL of the target, one histogram for each metric;
-    sent by a worker from the end of the load on."""
+    sent by a worker once the load has ended."""
 
 
 class CancelRequested(Message, frozen=True):
-    """Requests the end of the run, with its results kept. Repeated until the published state shows
+    """Requests the end of the run and keeps its results. Repeated until the published state shows
     it."""
 
     reason: str
@@ -119,7 +119,7 @@ class RunStatePublished(Message, frozen=True):
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """Exit code of the run, valid in the state `failed`."""
     ends_early: bool = False
-    """True if the load must end now, and the run continues with its results."""
+    """True if the load must end now. The run then continues with its results."""
     start_wall_ns: int = 0
     """Earliest start of the load; 0: as soon as possible."""
 
@@ -129,7 +129,7 @@ class TrialPublished(Message, frozen=True):
     twice a second; `run_id` is that of the experiment."""
 
     serial: int
-    """Number of trials begun, this one included. Each attempt counts."""
+    """Number of trials begun, this one included. Every attempt counts."""
     number: int
     """Number of the trial in the plan, from 1."""
     parameters: Parameters
@@ -147,7 +147,7 @@ class TrialPublished(Message, frozen=True):
 
 
 class RecordsAcknowledged(Message, frozen=True):
-    """Records that the records manager has: for each worker, the highest sequence number below
-    which no record is missing."""
+    """For each worker, the highest sequence number up to which the records manager has every
+    record."""
 
     highest: dict[str, int]

@@ -1,12 +1,12 @@
 """Messages between the indexes of Jobs and the collector of their results. An index waits for the
-response to each message, and sends it again if none comes. So every message may arrive twice: a
-part of a file has its offset, and the end lists all files.
+response to each message and resends the message if none comes. So every message may arrive twice:
+a part of a file has its offset, and the end lists all files.
 """
 
 from aiperf_svc.protocol.messages.base import Message, Value
 
 STOPPED = "its pod was stopped"
-"""Reason of an attempt that was ended from outside; the status of its pod has the cause."""
+"""Reason of an attempt that was stopped from outside; the status of its pod has the cause."""
 
 
 class IndexFile(Value, frozen=True):
@@ -39,12 +39,12 @@ class IndexEnded(Message, frozen=True):
     reason: str
     """Why it failed, or why files of its trials are missing; empty if neither."""
     is_tried_again: bool
-    """Whether another attempt may follow, whose results count instead."""
+    """Whether another attempt may follow and replace these results."""
     files: tuple[IndexFile, ...]
 
 
 class CollectorReply(Message, frozen=True):
-    """Response to each of these messages."""
+    """Response to any of these messages."""
 
     have: int = 0
     """Bytes of the file that the collector has."""

@@ -33,7 +33,7 @@ class ErrorSample(Value, frozen=True):
     message: str
     count: int
     target: int = 0
-    """Number of the target among those of a run: messages may name its address."""
+    """Number of the target within the run. Messages may name its address."""
 
 
 class LineDetails(Value, frozen=True):
@@ -58,7 +58,7 @@ class MetricBatch(Message, frozen=True):
     rows: bytes
     """METRIC_DTYPE rows."""
     details: LineDetails | None = None
-    """None if no more lines are wanted."""
+    """None if no more lines are needed."""
     histograms: tuple[HistogramDelta, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
     lost: tuple[SequenceSpan, ...] = ()

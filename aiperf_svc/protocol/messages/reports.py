@@ -19,13 +19,13 @@ class Vitals(Value, frozen=True):
     open_fds: int = 0
     fd_limit: int = 0
     stolen_ns: int = 0
-    """Time per core that the virtual machine's host gave to others since start."""
+    """Steal time per core: the virtual machine's host ran others. Since start."""
     pressure_ns: int = 0
-    """Time in which something on the node waited for a CPU, since start; 0 if the kernel does not
+    """Time since start in which a task of the node waited for a CPU; 0 if the kernel does not
     report it."""
     waited_ns: int = 0
-    """Time in which the process' main thread was ready to run and waited for a CPU, since start; 0
-    if the kernel does not report it."""
+    """Time since start in which the process' main thread was runnable and waited for a CPU; 0 if
+    the kernel does not report it."""
 
 
 class WorkerCounts(Value, frozen=True):
@@ -44,14 +44,14 @@ class WorkerCounts(Value, frozen=True):
     capped: int = 0
     """Requests that waited for the concurrency cap or a connection."""
     last_seq: int = 0
-    """Highest record sequence number given out, over all phases."""
+    """Highest record sequence number assigned, over all phases."""
     records_dropped: int = 0
     """Records that could not be kept for resending when their record processor died."""
     clock_steps_ns: int = 0
     """Sum of the steps of the wall clock of over a millisecond, in either direction."""
     ended_near_steps: int = 0
-    """Requests that ended shortly before such a step was noticed, perhaps after it, and do not have
-    the flag CLOCK_JUMP."""
+    """Requests that ended shortly before such a step was detected, possibly after the step, and
+    lack the flag CLOCK_JUMP."""
     retries: int = 0
     """Requests to send again because the server closed the reused connection before they
     arrived."""
@@ -61,15 +61,15 @@ class WorkerCounts(Value, frozen=True):
     abandoned: int = 0
     """Credits that ended because their client disconnected, as configured."""
     turns_completed: int = 0
-    """Completed requests after which their conversations went on."""
+    """Completed requests that were not the last of their conversations."""
     longest_pause_ns: int = 0
-    """Longest think time that a conversation waited for, or still waits for."""
+    """Longest think time of any conversation, including current waits."""
     connecting: int = 0
-    """Those of `unsent` whose connections were being made at the stop."""
+    """Part of `unsent`: requests whose connections were being made at the stop."""
     history_defects: tuple[int, ...] = ()
     """Number of responses of conversations with each `Defect` of their tool calls."""
     unasked: int = 0
-    """Connections on which bytes came that no request had asked for."""
+    """Connections that received bytes without a pending request."""
 
 
 class ClockEstimate(Value, frozen=True):
@@ -127,7 +127,7 @@ class HookCall(Value, frozen=True):
 
 class PhaseReport(Value, frozen=True):
     """Times of a phase by the timing manager's clock, and the credits granted in it. The accounts
-    of a run start from this."""
+    of a run start from this report."""
 
     phase: Phase
     start_wall_ns: int
@@ -137,12 +137,12 @@ class PhaseReport(Value, frozen=True):
     granted: int = 0
     """Credits granted to all workers together."""
     granted_to_lost: dict[str, int] = msgspec.field(default_factory=dict)
-    """Those granted to lost workers, by id. A lost worker's own last report may be older."""
+    """Credits granted to lost workers, by id. A lost worker's last report may be older."""
     scheduled: int = 0
-    """Conversations that a fixed schedule has in the phase, or until its stop, or that a rate that
-    changes lets expect; 0: the load has neither."""
+    """Conversations of the phase (or until its stop) by a fixed schedule, or expected from a
+    changing rate; 0: the load has neither."""
     scheduled_rate: float = 0.0
-    """Their number per second; 0: they take no time."""
+    """Conversations per second; 0: they take no time."""
     hooks: tuple[HookCall, ...] = ()
     """Hooks called before and after the phase."""
 
@@ -167,7 +167,7 @@ class ForcedLengthReport(Value, frozen=True):
     said: str = ""
     """Message of the target."""
     requests: int = 0
-    """Number of requests that workers sent to find it out, which are not part of the load."""
+    """Number of requests that workers sent for this test; they are not part of the load."""
 
 
 class DatasetReport(Value, frozen=True):
@@ -178,7 +178,7 @@ class DatasetReport(Value, frozen=True):
     source_sha256: str | None
     """Checksum of the source file; None without a file."""
     sha256: str | None
-    """Checksum of all request bodies; None if they are made when they are asked for."""
+    """Checksum of all request bodies; None if they are built on demand."""
     entries: int
     distinct_entries: int | None
     """None as above."""
@@ -197,10 +197,10 @@ class DatasetReport(Value, frozen=True):
     streams: int | None = None
     """Number of agents of all session trees; None if entries are not trees."""
     theoretical_prefix_cache_hit: float | None = None
-    """Share of the blocks of an agent trace that a prefix cache without a limit would have had when
-    a tree is run alone, from 0 to 1; None if the trace has no blocks."""
+    """Share of the blocks of an agent trace that an unlimited prefix cache would hit if each tree
+    ran alone, from 0 to 1; None if the trace has no blocks."""
     has_random_text: bool = False
-    """Whether prompts, or some of them, are random words."""
+    """Whether some or all prompts are random words."""
 
 
 class RankInfo(Value, frozen=True):
@@ -220,18 +220,18 @@ class StepProgress(Value, frozen=True):
     """Steps of the run, repetitions included."""
     ended: int
     attempts: int
-    """Attempts at steps that have ended; each leaves a StepRecord, but for those in `silent`."""
+    """Finished attempts at steps. Each leaves a StepRecord, except those in `silent`."""
     name: str = ""
-    """Name of the step under way."""
+    """Name of the current step."""
     stage: str = ""
     """Its `StepStage`."""
     due_wall_ns: int = 0
-    """When its commands start; 0 before that is known."""
+    """When its commands start; 0: not known yet."""
     expected_ns: int = 0
     text: str = ""
     """Progress text of its command."""
     failures: tuple[str, ...] = ()
-    """What went wrong so far."""
+    """Problems so far."""
     ranks: tuple[RankInfo, ...] = ()
     silent: int = 0
     """Attempts of which all ranks were lost, so that no rank can report them."""

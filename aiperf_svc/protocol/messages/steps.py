@@ -1,8 +1,8 @@
 """The messages of a benchmark that runs a tool on ranks, in place of credits and requests.
 
-Orders to a rank and a rank's status are state: both are sent again until they agree, so that a lost
-or repeated message changes nothing. Output travels in numbered pieces and is complete when all of
-them have arrived.
+Orders to a rank and a rank's status are state. Both are resent until they agree, so a lost or
+repeated message changes nothing. Output travels in numbered pieces and is complete when all of them
+have arrived.
 """
 
 from enum import StrEnum
@@ -59,7 +59,7 @@ class StepOrder(Message, frozen=True):
     """1, 2, … over all attempts at steps of the run."""
     stage: StepStage
     abort_reason: str
-    """With FINISH, why all commands are to be ended, whatever they do; empty: they have ended."""
+    """With FINISH, why all commands must be stopped; empty: they have ended."""
     plan: bytes
     """JSON of a `workloads.steps.PlannedStep`."""
     due_wall_ns: int = 0
@@ -67,12 +67,12 @@ class StepOrder(Message, frozen=True):
 
 
 class RankStatus(Message, frozen=True):
-    """Courier to timing manager, on each change and twice a second: the progress of the rank."""
+    """Courier to timing manager, on each change and twice a second: the rank's progress."""
 
     step: int
     stage: StepStage | None
-    """The latest stage whose work is done; None before PREPARE is. RUN is done when the step's
-    commands have ended."""
+    """The latest completed stage; None before the first. RUN is complete when the step's commands
+    have ended."""
     problem: str = ""
     """Why the step cannot succeed on this rank."""
     progress: str = ""
@@ -80,8 +80,8 @@ class RankStatus(Message, frozen=True):
 
 
 class LaunchRequested(Message, frozen=True):
-    """Courier to timing manager: a command of its rank asks to run another on the rank with an
-    address, as `ssh ADDRESS COMMAND` does."""
+    """Courier to timing manager: a command of its rank asks to run another command on the rank with
+    an address, as `ssh ADDRESS COMMAND` does."""
 
     step: int
     launch: str
@@ -113,14 +113,14 @@ class LaunchEnded(Message, frozen=True):
 
 class RankWitness(Value, frozen=True):
     """Measurements of a courier during a step, independent of the tool. Counters are differences
-    between the step's due time and the end of its last command. Times are of the timing manager's
+    between the step's due time and the end of its last command. Times are on the timing manager's
     clock."""
 
     rank: int
     node: str = ""
     due_wall_ns: int = 0
     started_wall_ns: int = 0
-    """When the last of its commands had been started; 0: it had none."""
+    """When the last of its commands had started; 0: it had none."""
     ended_wall_ns: int = 0
     clock_uncertainty_ns: int = 0
     interface_rx_bytes: int = 0
@@ -132,23 +132,23 @@ class RankWitness(Value, frozen=True):
     tcp_retransmits: int = 0
     udp_errors: int = 0
     cpu_ns: int = 0
-    """Used by the rank's container; 0 where it is not known."""
+    """CPU time of the rank's container; 0: unknown."""
     throttled_ns: int = 0
-    """Taken by the CPU quota, summed over CPUs."""
+    """Time throttled by the CPU quota, summed over CPUs."""
     memory_peak_bytes: int = 0
-    """Most memory of the rank's container, if it was reached in this step; 0: it was not, or is not
-    known."""
+    """Peak memory of the rank's container, if this step reached it; 0: it did not, or the peak is
+    unknown."""
     memory_limit_bytes: int = 0
     oom_kills: int = 0
     cpu_pressure: float | None = None
-    """Share of the time in which some task of the node waited for a CPU; None: its kernel does not
-    count this."""
+    """Share of the time in which some task of the node waited for a CPU; None: the kernel does not
+    report it."""
     io_pressure: float | None = None
     memory_pressure: float | None = None
     stolen_ns: int = 0
-    """Time per core that the virtual machine's host gave to others."""
+    """Steal time per core: the virtual machine's host ran others."""
     courier_cpu_ns: int = 0
-    """Used by the courier and the rank's loop."""
+    """CPU time of the courier and the rank's loop."""
     is_shared_network: bool = False
     """Whether other programs use the counted interfaces too: those of the node, or of a local
     run."""

@@ -1,4 +1,4 @@
-"""Any container: the user says what runs and how its metrics are read."""
+"""Any container: the user specifies the command and how to read its metrics."""
 
 from aiperf_svc.workloads.command.workload import Command as _Command
 

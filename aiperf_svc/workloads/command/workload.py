@@ -198,7 +198,7 @@ def _matches(tag: str, metric: CommandMetric, text: str, where: str) -> Iterator
         if value is not None:
             yield _number(tag, value, where)
     elif metric.json_lines is not None:
-        # Only these end a line: JSON may have the other separators of `splitlines` in its texts.
+        # Only these end a line: JSON texts may contain the other separators of `splitlines`.
         for line in text.replace("\r", "\n").split("\n"):
             try:
                 document = json.loads(line)

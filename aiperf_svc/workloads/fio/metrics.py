@@ -1,4 +1,4 @@
-"""The runs of fio that a spec asks for, its own or those of a suite, and the metrics of each."""
+"""The runs of fio in a spec, its own or those of a suite, and the metrics of each."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -20,7 +20,7 @@ class Run(msgspec.Struct, frozen=True):
     name: str
     """Name of its step."""
     shows: tuple[Shown, ...]
-    """The metrics that the terminal's table has, the most important first."""
+    """The metrics in the terminal's table, the most important first."""
     rw: Pattern
     bs: int
     iodepth: int
@@ -30,19 +30,19 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """Prefix of its metrics, which differ between the runs of a suite."""
+        """Prefix of its metrics, which distinguishes the runs of a suite."""
         return f"{self.name.replace(' ', '_')}_" if self.is_of_suite else ""
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """What it does."""
+        """The directions of its operations."""
         if self.rw in ("rw", "readwrite", "randrw"):
             return ("read", "write")
         return ("read",) if "read" in self.rw else ("write",)
 
     def latency_tag(self, way: Direction) -> str:
-        """Tag of the average latency in a direction. The name of a suite's run with one
-        direction says which."""
+        """Return the tag of the average latency in a direction. In a suite, the name of a run with
+        one direction already contains it."""
         has_one_name = self.is_of_suite and not self.is_mixed
         return f"{self.prefix}latency" if has_one_name else f"{self.prefix}{way}_latency"
 
@@ -52,8 +52,8 @@ class Run(msgspec.Struct, frozen=True):
         return len(self.directions) == 2
 
 
-# A queue of 64 takes most volumes to their limits; one of 4 shows latency without much queueing.
-# The parallel reads show what one stream cannot use of a volume that is spread over disks.
+# A queue of 64 saturates most volumes; one of 4 shows latency without much queueing.
+# The parallel reads show the speed that one stream cannot reach on a volume spread over disks.
 VOLUME = (
     Run("random read", ("iops",), "randread", 4 * _KI, 64, is_of_suite=True),
     Run("random write", ("iops",), "randwrite", 4 * _KI, 64, is_of_suite=True),
@@ -85,7 +85,7 @@ def runs_of(spec: FioSpec) -> tuple[Run, ...]:
 
 
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
-"""Those of latency that are metrics; the table has more."""
+"""Latency percentiles that are metrics; the table has more."""
 
 
 def metrics_of_run(run: Run) -> Iterator[MetricInfo]:
@@ -117,8 +117,8 @@ def _titled(run: Run, text: str) -> str:
 def _rates(
     run: Run, group: Shown, unit: str, *, whole: str, of_way: str, field: str
 ) -> list[MetricInfo]:
-    """Return the metrics that are summed over jobs and workers: the `whole`, and of a run with both
-    directions each of them."""
+    """Return the metrics that are summed over jobs and workers: the `whole`, and for a run with
+    both directions also each direction."""
     found: list[tuple[str, str, str]] = [(group, whole, f"read.{field} + write.{field}")]
     for way in run.directions if run.is_mixed else ():
         found.append((f"{way}_{group}", of_way.format(way).capitalize(), f"{way}.{field}"))

@@ -1,10 +1,10 @@
 """Reads fio's JSON (`json+`) and its logs of bandwidth.
 
-Latency is fio's `lat`, from the submission of a read or write to its completion. Its `clat` begins
-when the submission has returned, by which time a buffered read through libaio is already done.
+Latency is fio's `lat`, from the submission of a read or write to its completion. Its `clat` starts
+after the submission, by which time a buffered read through libaio is already done.
 
-fio's own percentiles are of one job. Those of all jobs and workers come from the sum of their
-histograms: percentiles cannot be averaged.
+fio's own percentiles cover one job. Percentiles cannot be averaged, so those of all jobs and
+workers come from the sum of their histograms.
 """
 
 import errno
@@ -20,7 +20,7 @@ from aiperf_svc.workloads.json_output import Fields, fields_of
 from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
 
 JSON = "fio.json"
-"""File of fio's JSON: its progress is on standard output."""
+"""File of fio's JSON; standard output has its progress."""
 BANDWIDTH_LOG = "fio_bw.*.log"
 """Files that `--write_bw_log=fio` writes, one for each job."""
 LATENCY_TABLE = "latency"
@@ -29,14 +29,14 @@ _ETA = re.compile(r"\[([^][]*/s)\]\[([^][]*) IOPS\]")
 """Matches the rates in a line such as
 `Jobs: 1 (f=1): [m(1)][60.0%][r=130MiB/s,w=128MiB/s][r=33.3k,w=32.8k IOPS][eta 00m:02s]`."""
 _DIRECTIONS: dict[str, Direction] = {"0": "read", "1": "write"}
-"""As the third column of a log has them."""
+"""Values in the third column of a log."""
 
 Bins = Mapping[int, int]
-"""Nanoseconds to how many completions took about so long."""
+"""Latency in nanoseconds to the number of completions near it."""
 
 
 def read_run(run: Run, ramp_ns: int, outputs: Sequence[Output]) -> Reading:
-    """The reading of one run on all workers."""
+    """Return the reading of one run on all workers."""
     documents = [_document(output) for output in outputs]
     versions = {
         output.rank: document.text("fio version")
@@ -73,7 +73,7 @@ def read_run(run: Run, ramp_ns: int, outputs: Sequence[Output]) -> Reading:
 
 
 def read_eta(line: str) -> str:
-    """Rates of the last second, of a line that fio prints while it runs; empty: of no such line."""
+    """Return the rates of the last second from a line of progress; empty for any other line."""
     found = _ETA.search(line)
     if found is None:
         return ""
@@ -85,7 +85,7 @@ def read_eta(line: str) -> str:
 
 
 def added(histograms: Iterator[Bins]) -> Bins:
-    """The sum of histograms, sorted by latency."""
+    """Return the sum of histograms, sorted by latency."""
     total: Counter[int] = Counter()
     for histogram in histograms:
         total.update(histogram)
@@ -93,7 +93,7 @@ def added(histograms: Iterator[Bins]) -> Bins:
 
 
 def percentile_ns(bins: Bins, percent: float) -> int:
-    """The value of the first bin, of sorted ones, up to which there are `percent` of all."""
+    """Return the value of the first sorted bin at which the cumulative share reaches `percent`."""
     wanted = percent / 100 * sum(bins.values())
     for value, count in zip(bins, accumulate(bins.values()), strict=True):
         if count >= wanted:
@@ -102,7 +102,7 @@ def percentile_ns(bins: Bins, percent: float) -> int:
 
 
 def _document(output: Output) -> Fields:
-    """The JSON, before which fio may print warnings."""
+    """Return the JSON, which fio's warnings may precede."""
     text = output.files.get(JSON, b"").decode("utf-8", "replace")
     lines = text.splitlines(keepends=True)
     start = next((n for n, line in enumerate(lines) if line.startswith("{")), 0)
@@ -112,7 +112,7 @@ def _document(output: Output) -> Fields:
 def _bins(rank: int, job: Fields, way: Direction) -> Bins:
     count = int(job.number(way, "lat_ns", "N"))
     if not count:
-        return {}  # fio leaves out the histogram.
+        return {}  # fio omits an empty histogram.
     bins = {int(ns): int(n) for ns, n in job.numbers(way, "lat_ns", "bins").items()}
     if sum(bins.values()) != count:
         raise UnreadableOutput(
@@ -165,7 +165,7 @@ def _series(run: Run, ramp_s: float, outputs: Sequence[Output]) -> Iterator[Seri
             yield Series(
                 name="bandwidth",
                 unit="bytes/s",
-                # The log's clock starts when the ramp is over.
+                # The log's clock starts after the ramp.
                 times_s=tuple(ramp_s + second - 0.5 for second, _ in points),
                 values=tuple(float(rate) for _, rate in points),
                 label=f"{way}s of rank {output.rank}",
@@ -173,7 +173,7 @@ def _series(run: Run, ramp_s: float, outputs: Sequence[Output]) -> Iterator[Seri
 
 
 def _log_lines(where: str, text: bytes) -> Iterator[tuple[Direction, int, int]]:
-    """Direction, second and bytes per second of each line: milliseconds, KiB/s, direction."""
+    """Yield direction, second and bytes per second of each line: milliseconds, KiB/s, direction."""
     for line in text.decode("utf-8", "replace").splitlines():
         fields = [field.strip() for field in line.split(",")]
         if len(fields) < 3 or not all(each.isdecimal() for each in fields[:3]):

@@ -10,7 +10,7 @@ from aiperf_svc.config.units import DurationNs, PositiveDurationNs, SizeBytes
 from aiperf_svc.config.workload import WorkloadSpec
 
 Pattern = Literal["read", "write", "randread", "randwrite", "rw", "readwrite", "randrw"]
-_OF_THE_SUITE = (
+_SUITE_KEYS = (
     "rw",
     "bs",
     "iodepth",
@@ -20,12 +20,12 @@ _OF_THE_SUITE = (
     "percentage_random",
     "thread",
 )
-"""Keys that `suite` decides for each of its runs."""
+"""Keys that `suite` sets for each of its runs."""
 _SYNCHRONOUS = ("psync", "sync")
 _SECTOR = 512
 _DECIMAL = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMG])B?\s*")
 _SUITE_SMALLEST = 64 * 2**20
-"""Size of the suite's file below which its four jobs of 1 MiB blocks would be short of blocks."""
+"""Minimum size of the suite's file. With less, its four jobs of 1 MiB blocks lack blocks."""
 
 
 class FioSpec(WorkloadSpec):
@@ -79,12 +79,12 @@ class FioSpec(WorkloadSpec):
 
     @property
     def measured_ns(self) -> int:
-        """Measured time of one run."""
+        """Return the measured time of one run."""
         return self.runtime or (15 if self.suite else 30) * SECOND_NS
 
     @property
     def worker_bytes(self) -> int:
-        """Bytes that one worker keeps on its volume."""
+        """Return the bytes that one worker keeps on its volume."""
         return self.size * (1 if self.suite else self.num_jobs)
 
     @model_validator(mode="after")
@@ -95,7 +95,7 @@ class FioSpec(WorkloadSpec):
         return self
 
     def _problems_of_suite(self) -> list[str]:
-        given = filter(self._is_set, _OF_THE_SUITE)
+        given = filter(self._is_set, _SUITE_KEYS)
         problems = [f"{{suite}} decides {{{key}}}: leave it out" for key in given]
         if self.ioengine in _SYNCHRONOUS:
             problems.append(f"{{suite}} needs an asynchronous {{ioengine}}, not {self.ioengine}")

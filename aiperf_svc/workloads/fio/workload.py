@@ -1,4 +1,4 @@
-"""Runs fio on each worker's volume: once to write the files, then for each measured run."""
+"""Runs fio on each worker's volume: once to write the files, then once per measured run."""
 
 import math
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from aiperf_svc.workloads.tool import ToolWorkload
 
 Config = WorkloadConfig[FioSpec]
 
-_SLOWEST_WRITE = 10 * 10**6
-"""Bytes per second of a volume that is given up while its files are written."""
-_ANY = Run(name="", shows=("iops", "bandwidth", "latency"), rw="randrw", bs=1, iodepth=1)
+_MIN_WRITE_RATE = 10 * 10**6
+"""Minimum speed in bytes per second while the files are written. A slower volume is given up."""
+_ANY_RUN = Run(name="", shows=("iops", "bandwidth", "latency"), rw="randrw", bs=1, iodepth=1)
 
 
 class Fio(ToolWorkload[FioSpec]):
@@ -41,7 +41,7 @@ class Fio(ToolWorkload[FioSpec]):
     rank_key = "workers"
     tools = (Tool("fio", "fio"),)
     metrics = (
-        *metrics_of_run(_ANY),
+        *metrics_of_run(_ANY_RUN),
         *(info for run in VOLUME for info in metrics_of_run(run)),
     )
 
@@ -68,7 +68,7 @@ class Fio(ToolWorkload[FioSpec]):
     def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
         spec = config.workload
         expected_ns = spec.ramp + spec.measured_ns
-        writing_ns = spec.worker_bytes * len(ranks) // _SLOWEST_WRITE * SECOND_NS
+        writing_ns = spec.worker_bytes * len(ranks) // _MIN_WRITE_RATE * SECOND_NS
         return (
             Step(
                 name="write files",
@@ -130,11 +130,11 @@ class Fio(ToolWorkload[FioSpec]):
 
 
 def _write_files(spec: FioSpec, rank: Rank) -> tuple[str, ...]:
-    """Writes every block that a run may read or overwrite: a volume serves reads of unwritten
-    blocks without touching its disks."""
+    """Write every block that a run may read or overwrite, since a volume serves reads of unwritten
+    blocks without accessing its disks."""
     jobs = 1 if spec.suite is not None else spec.num_jobs
     run = Run(name="write-files", shows=(), rw="write", bs=2**20, iodepth=1, num_jobs=jobs)
-    # fio writes no part of a block. The end of a file, or a small file, takes smaller ones, of
+    # fio writes no partial blocks. The end of a file, or a small file, needs smaller blocks, of
     # which the blocks of the runs are multiples.
     smallest = math.gcd(run.bs, *(each.bs for each in runs_of(spec)))
     return (
@@ -152,7 +152,7 @@ def _measure(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
         "--time_based",
         f"--runtime={spec.measured_ns // 10**6}ms",
         f"--ramp_time={spec.ramp // 10**6}ms",
-        # Without it all workers, and all repetitions, go to the same random places.
+        # Without it all workers and all repetitions access the same random positions.
         "--randrepeat=0",
         "--lat_percentiles=1",
         "--clat_percentiles=0",
@@ -169,13 +169,13 @@ def _measure(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
 
 
 def _common(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
-    # Workers may share a volume: the names of their files have the rank.
+    # Workers may share a volume, so the names of their files contain the rank.
     name, size = f"aiperf-{rank.number}", spec.size
     if spec.suite is not None:
         files = [f"--filename={rank.volume}/{name}"]
         if run.num_jobs > 1:
-            # Each job has a part of the one file. With the size of all of it, fio would add to the
-            # file what is beyond its end.
+            # Each job uses a part of the one file. Given the size of the whole, fio would extend
+            # the file past its end.
             size = size // run.num_jobs // run.bs * run.bs
             files.append(f"--offset_increment={size}")
     else:
@@ -189,7 +189,7 @@ def _common(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
         f"--name={run.name.replace(' ', '-')}",
         "--output-format=json+",
         f"--output={JSON}",
-        # A line each second on standard output.
+        # Print one line per second to standard output.
         "--eta=always",
         "--eta-interval=1",
         *files,

@@ -1,11 +1,11 @@
-"""Checks of the config of an inference load beyond its models, and what it needs of a machine."""
+"""Checks of an inference config beyond its models, and the requirements for the local machine."""
 
 from urllib.parse import urlsplit
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind, is_path
 from aiperf_svc.config.endpoint import Endpoint
-from aiperf_svc.config.events import LOCAL, OF_OWN_TARGET, ON_CLUSTERS, Kind
+from aiperf_svc.config.events import CLUSTER_KINDS, LOCAL_KINDS, OWN_TARGET_KINDS, Kind
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.urls import is_loopback, url_problem
@@ -17,14 +17,14 @@ from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.domain.endpoint_types import Feature
 from aiperf_svc.workloads.workload import LocalNeeds, NeededFile, NeededProgram, NeededVariable
 
-_OF_QUERY = (
+_QUERY_REMEDY = (
     "; a query belongs to the path of the API "
     "(endpoint.path, --endpoint /v1/chat/completions?api-version=1)"
 )
 
 
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
-    """Return the problems of a config that do not depend on where it is run."""
+    """Return the problems of a config that do not depend on the place of its run."""
     lines = _slo_problems(config)
     if config.endpoint.type.has(Feature.CUSTOM):
         lines += custom_problems(config.endpoint)
@@ -41,7 +41,7 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
         text += "--api-key-header or endpoint.api_key_header"
         found.append(Problem(key, text))
     for url in endpoint.all_urls:
-        if problem := url_problem(url, remedy="use --api-key", of_query=_OF_QUERY):
+        if problem := url_problem(url, remedy="use --api-key", of_query=_QUERY_REMEDY):
             found.append(Problem("endpoint.url", problem))
         else:
             found += _api_problems(url, endpoint)
@@ -49,8 +49,8 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
 
 
 def _slo_problems(config: BenchmarkConfig) -> list[str]:
-    """Return one line for each problem of the SLO. The catalog of metrics imports numpy, which
-    takes a tenth of a second, so it is only imported if there are objectives."""
+    """Return one line for each problem of the SLO. The metric catalog imports numpy, which takes a
+    tenth of a second, so it is only imported if there are objectives."""
     slo = config.slo
     if not slo.objectives and not slo.goodput and not slo.goodput_tiers:
         return []
@@ -62,8 +62,8 @@ def _slo_problems(config: BenchmarkConfig) -> list[str]:
 
 
 def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
-    """Return the problems of running the config on a cluster."""
-    found = _event_problems(config, ON_CLUSTERS, "a stack")
+    """Return the problems of a run on a cluster."""
+    found = _event_problems(config, CLUSTER_KINDS, "a stack")
     host = urlsplit(config.endpoint.url).hostname or ""
     if is_loopback(host):
         text = f"{config.endpoint.url!r}: in a pod, this is the pod itself; use an address "
@@ -93,11 +93,11 @@ def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
 
 
 FOLDERS = (DatasetKind.RANDOM_POOL, DatasetKind.WEKA_TRACE, DatasetKind.OTEL_TRACE)
-"""Kinds whose file may be a folder of files."""
+"""Kinds whose file may also be a folder of files."""
 
 
 def local_needs(config: BenchmarkConfig) -> LocalNeeds:
-    """Return what a run on this machine needs of it."""
+    """Return the requirements of a run on this machine."""
     dataset, tls = config.dataset, config.endpoint.tls
     files = {
         "dataset.file": (dataset.file, dataset.kind in FOLDERS),
@@ -109,7 +109,7 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
         "telemetry.key_env": (config.telemetry.key_env, ""),
     }
     lm_eval_program = NeededProgram(lm_eval.PROGRAM, lm_eval.REMEDY, "quality.lm_eval")
-    problems = _event_problems(config, LOCAL, "a local run")
+    problems = _event_problems(config, LOCAL_KINDS, "a local run")
     if config.scaling is not None:
         text = "the replicas of a server are watched by the runner of a stack (aiperf-svc run "
         text += "STACK); leave it out in a local run"
@@ -134,7 +134,7 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
 
 
 def _modules(config: BenchmarkConfig) -> tuple[tuple[str, str, str], ...]:
-    """Return the modules that read GPUs and make the pictures and sounds of synthetic prompts."""
+    """Return the modules for GPUs, and for pictures and sounds of synthetic prompts."""
     images, sounds = config.dataset.images, config.dataset.sounds
     needed = [
         ("dataset.images.format", "PIL", "media", images.number and images.format != "png"),
@@ -146,15 +146,15 @@ def _modules(config: BenchmarkConfig) -> tuple[tuple[str, str, str], ...]:
 
 
 def _event_problems(config: BenchmarkConfig, kinds: tuple[Kind, ...], where: str) -> list[Problem]:
-    """Return the events that cannot be done there."""
-    keys = ("process",) if kinds is ON_CLUSTERS else ("deployment", "pool")
+    """Return the events that `where` does not support."""
+    keys = ("process",) if kinds is CLUSTER_KINDS else ("deployment", "pool")
     found = [
         Problem(f"events.{number}.{key}", f"{value!r}: {where} has none")
         for number, event in enumerate(config.events)
         for key in keys
         if (value := getattr(event, key)) is not None
     ]
-    if kinds is ON_CLUSTERS:
+    if kinds is CLUSTER_KINDS:
         found += _stack_event_problems(config)
     return found + [
         Problem(f"events.{number}.do", f"{event.do}: {where} can do {', '.join(kinds)}")
@@ -164,7 +164,7 @@ def _event_problems(config: BenchmarkConfig, kinds: tuple[Kind, ...], where: str
 
 
 def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
-    """Return the events for which the stack has nothing, or not what they need."""
+    """Return the events whose subject the stack lacks, or that it cannot carry out."""
     deployment, found = config.deployment, []
     replicas = deployment.target.replicas
     has_server = deployment.target.kind not in ("none", "release")
@@ -172,8 +172,8 @@ def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
         key = f"events.{number}.do"
         pools = deployment.target.pools
         if event.pool is not None and event.pool not in pools:
-            there = f"it has {', '.join(pools)}" if pools else "it has none"
-            text = f"{event.pool!r}: no pool of deployment.target; {there}"
+            existing = f"it has {', '.join(pools)}" if pools else "it has none"
+            text = f"{event.pool!r}: no pool of deployment.target; {existing}"
             found.append(Problem(f"events.{number}.pool", text))
         is_named = event.deployment is not None or event.pool is not None
         if not is_named and not has_server:
@@ -181,7 +181,7 @@ def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
             if deployment.target.kind == "none":
                 text = "needs a target of the stack's own (deployment.target.kind), or the "
                 text += "Deployment of others: deployment: NAMESPACE/NAME with foreign: true"
-            if event.do in OF_OWN_TARGET:
+            if event.do in OWN_TARGET_KINDS:
                 text = "needs a target of the stack's own: deployment.target.kind mock, vllm or "
                 text += "custom"
             found.append(Problem(key, f"{event.do}: {text}"))

@@ -30,7 +30,7 @@ def inference_rows(config: BenchmarkConfig) -> list[tuple[str, str]]:
 
 
 def sizing_line(stack: StackPlan, config: BenchmarkConfig) -> str:
-    """Return the size of the load's pods by the expected load, and by the formula beside it."""
+    """Return the size of the load's pods by the expected load, and by the formula."""
     workers = config.workers
     requests = workers.expected_requests or config.load.peak_rate or 0.0
     update = {"sizing": "formula", "expected_requests": None, "expected_chunks": None}

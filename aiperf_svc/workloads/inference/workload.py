@@ -33,7 +33,7 @@ from aiperf_svc.workloads.workload import (
 
 
 class Inference(Workload[BenchmarkConfig]):
-    """The one workload of configs without `workload`."""
+    """The workload of configs without the key `workload`."""
 
     kind = INFERENCE
     runs_on_ranks = False
@@ -65,16 +65,16 @@ class Inference(Workload[BenchmarkConfig]):
     # --- trials ----------------------------------------------------------------------------------
 
     def trial(self, config: BenchmarkConfig, experiment: Experiment) -> BenchmarkConfig:
-        """Return the config of a trial with the load of the scenario, or with the objectives of the
+        """Return the config of a trial with the load of the scenario or with the objectives of the
         search. Raises ConfigError."""
         if experiment.scenario is not None:
             load = scenario_load(Scenario(experiment.scenario), config.load)
             changed: dict[str, Any] = {"load": load}
-            if load.samples_per_query > 1:  # One worker sends them together.
+            if load.samples_per_query > 1:  # One worker sends a whole query.
                 changed["workers"] = config.workers.model_copy(update={"min": 1, "max": 1})
             config = config.model_copy(update=changed)
         if experiment.search is not None:
-            # It imports the metrics, which takes long, and few experiments search.
+            # It imports the metrics, which is slow, and few experiments search.
             from aiperf_svc.core.experiments.criteria import searched_slo
 
             try:
@@ -86,17 +86,17 @@ class Inference(Workload[BenchmarkConfig]):
         return config
 
     def with_own_prompts(self, config: BenchmarkConfig, number: int) -> BenchmarkConfig:
-        """Return the config of a trial with prompts that no trial of another number has sent, since
-        the server may have those in a cache; unless the config chooses a variant."""
+        """Return the config of a trial with prompts that only trials of this number send, unless
+        the config sets a variant. The server may have cached the prompts of other trials."""
         if config.dataset.variant is not None:
             return config
         dataset = config.dataset.model_copy(update={"variant": number})
         return config.model_copy(update={"dataset": dataset})
 
     def trial_times(self, config: BenchmarkConfig, replay_ns: ReplayNs = no_length) -> TrialTimes:
-        """Return the times of a trial: those of its warmup and its load, and at most their grace
-        periods. The time of a number of requests is unknown; a fixed schedule and whole passes
-        have only an expected one."""
+        """Return the times of a trial: warmup and load, plus at most their grace periods. The time
+        of a number of requests is unknown. A fixed schedule and whole passes only have an expected
+        time."""
         times, warmup = load_times(config), config.load.warmup
         load = config.load
         length_ns = replay_ns(config) or load.longest_schedule or load.min_duration
@@ -153,12 +153,12 @@ class Inference(Workload[BenchmarkConfig]):
         return config.load.has_warmup
 
     def longest_waits_ns(self, config: BenchmarkConfig, *, is_held: bool) -> int:
-        """Return how long workers may wait for the server, and the first hooks of a held run."""
+        """Return how long workers may wait for the server and for the first hooks of a held run."""
         hooks_ns = longest_before_load_ns(config) if is_held else 0
         return config.endpoint.wait_for_server + hooks_ns
 
     def worker_priority(self, config: BenchmarkConfig) -> WorkerPriority:
-        """Return the priority of workers: in open loop they keep a schedule."""
+        """Return the priority of workers, which keep a schedule in open loop."""
         is_open = config.load.is_open_loop
         return WorkerPriority.BEFORE_ALL if is_open else WorkerPriority.WHILE_IDLE
 

@@ -1,8 +1,8 @@
 """Reads the JSON of iperf3's clients and servers.
 
-Each number comes from the end that saw it: what was sent and retransmitted from the sender, what
-arrived and was lost from the receiver. The client's copy of the server's numbers is not used: that
-of iperf3 3.12 counts datagrams that were lost in the omitted time.
+Each number comes from the end that observed it: sent and retransmitted data from the sender,
+arrived and lost data from the receiver. The client's copy of the server's numbers is not used:
+iperf3 3.12 includes datagrams in it that were lost in the omitted time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ from aiperf_svc.workloads.json_output import Fields, fields_of
 from aiperf_svc.workloads.steps import ClaimedBytes, Output, Reading, UnreadableOutput
 
 _SHORTEST_INTERVAL_S = 0.5
-"""Shortest interval of a series: the rest after the last full second may last a millisecond, in
-which a rate means nothing."""
+"""Minimum interval of a series. The rest after the last full second may last a millisecond, for
+which a rate is meaningless."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class _Path:
     suffix: str
     """Suffix of metrics and series."""
     senders: Sequence[Fields]
-    """One for each process."""
+    """Reports, one for each process."""
     receivers: Sequence[Fields]
     key: str
     """Suffix of iperf3's own sums of this direction."""
@@ -35,7 +35,7 @@ class _Path:
 def read_processes(
     spec: IperfSpec, *, clients: Sequence[Output], servers: Sequence[Output]
 ) -> Reading:
-    """The reading of all processes of one step; client n talked to server n."""
+    """Return the reading of all processes of one step; client n connected to server n."""
     ends = [_fields(output) for output in (*clients, *servers)]
     outputs = (*clients, *servers)
     errors = tuple(
@@ -46,11 +46,11 @@ def read_processes(
     if errors:
         return Reading(values={}, errors=errors)
     of_clients, of_servers = ends[: len(clients)], ends[len(clients) :]
-    there = _Path("", of_clients, of_servers, "")
-    back = _Path("", of_servers, of_clients, "")
+    forward = _Path("", of_clients, of_servers, "")
+    backward = _Path("", of_servers, of_clients, "")
     if spec.bidirectional:
-        back = _Path("_backward", of_servers, of_clients, "_bidir_reverse")
-    paths = [there, back] if spec.bidirectional else [back] if spec.reverse else [there]
+        backward = _Path("_backward", of_servers, of_clients, "_bidir_reverse")
+    paths = [forward, backward] if spec.bidirectional else [backward] if spec.reverse else [forward]
 
     values: dict[str, float] = {}
     series: list[Series] = []
@@ -94,7 +94,7 @@ def _rates(path: _Path) -> dict[str, float]:
 
 
 def _tcp(path: _Path) -> dict[str, float]:
-    # iperf3's own mean_rtt, min_rtt and max_rtt have the omitted time in them.
+    # iperf3's own mean_rtt, min_rtt and max_rtt include the omitted time.
     rtts = [
         rtt
         for end in path.senders
@@ -156,8 +156,8 @@ def _packet_payload(spec: IperfSpec, values: dict[str, float]) -> int:
 def _claimed(
     outputs: Sequence[Output], ends: Sequence[Fields], payload: int
 ) -> dict[int, ClaimedBytes]:
-    """What all processes of a rank moved, the omitted time included: so do the counters of the
-    interface."""
+    """Return the bytes that all processes of a rank moved. They include the omitted time, like the
+    counters of the interface."""
     moved = {True: 0.0, False: 0.0}
     for end in ends:
         for interval in end.each("intervals"):
@@ -189,8 +189,8 @@ def _series(spec: IperfSpec, path: _Path) -> Iterator[Series]:
 
 
 def _intervals(end: Fields, key: str) -> Iterator[tuple[float, Fields]]:
-    """The measured intervals, and the middle of each since the start of the test: iperf3 counts
-    from zero again at the end of the omitted time."""
+    """Yield the middle of each measured interval since the start of the test, and the interval.
+    iperf3 restarts its clock at the end of the omitted time."""
     passed_s = 0.0
     for interval in end.each("intervals"):
         length_s = interval.number(key, "seconds")
@@ -200,7 +200,7 @@ def _intervals(end: Fields, key: str) -> Iterator[tuple[float, Fields]]:
 
 
 def _rtts(interval: Fields) -> list[float]:
-    """The kernel's smoothed RTT of each sending stream at the end of an interval."""
+    """Return the kernel's smoothed RTT of each sending stream at the end of an interval."""
     rtts = [stream.number("rtt") for stream in interval.each("streams") if stream.flag("sender")]
     if not rtts:
         raise UnreadableOutput("iperf3: an interval of the sender has no stream that sent")

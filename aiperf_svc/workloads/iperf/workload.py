@@ -149,7 +149,7 @@ class Iperf(ToolWorkload[IperfSpec]):
         ports = range(spec.port, spec.port + spec.processes)
         steps = []
         for pair in pairs(config, ranks, is_directed=not spec.bidirectional):
-            # The first rank of a pair sends: the client, or with `reverse` the server.
+            # The first rank of a pair sends: the client, or the server with `reverse`.
             client, server = reversed(pair) if spec.reverse else pair
             steps.append(
                 Step(
@@ -186,8 +186,8 @@ class Iperf(ToolWorkload[IperfSpec]):
 
 
 def _server(rank: Rank, port: int) -> Command:
-    """A server ends by itself after its one test, and prints its JSON then: SIGTERM would lose
-    it."""
+    """Return the command of a server. It exits by itself after one test and then prints its JSON,
+    which SIGTERM would lose."""
     argv = ("iperf3", "-s", "-1", "-J", "-i", "1", "-p", str(port))
     return Command(rank=rank.number, argv=argv, listens_on=port)
 

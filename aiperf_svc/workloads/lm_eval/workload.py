@@ -1,5 +1,5 @@
 """Runs lm-evaluation-harness against a server. `core.quality.lm_eval` has its settings and results,
-which a quality gate of an inference benchmark has too."""
+which the quality gate of an inference benchmark uses too."""
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
@@ -64,7 +64,7 @@ class LmEvalSpec(WorkloadSpec, LmEvalTasks):
 Config = WorkloadConfig[LmEvalSpec]
 _HUB = "https://huggingface.co"
 _OFFLINE = "HF_HUB_OFFLINE"
-"""Environment variable with which nothing is downloaded from the hub."""
+"""Environment variable that prevents downloads from the hub."""
 _WITHOUT_TEXT = "answers_without_text"
 
 
@@ -188,7 +188,7 @@ class LmEval(ToolWorkload[LmEvalSpec]):
                     measured=limit,
                     limit=0.0,
                     unit="questions",
-                    text=f"limit {limit:,}: only the first questions of each task were asked",
+                    text=f"limit {limit:,}: only the first questions of each task were sent",
                     remedy="leave workload.limit out before a score is compared with others",
                 )
             )

@@ -1,4 +1,4 @@
-"""Reads the output of IMB-MPI1 PingPong, and that of our script, which has the same rows."""
+"""Reads the output of IMB-MPI1 PingPong and of our script, which prints the same rows."""
 
 import re
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from aiperf_svc.workloads.steps import UnreadableOutput
 
 HEADER = ("#bytes", "#repetitions", "t[usec]", "Mbytes/sec")
 _IMB = re.compile(r"^#\s+Intel\(R\) MPI Benchmarks ([\d.]+)", re.MULTILINE)
-_OURS = re.compile(r"^# (mpi4py .+)$", re.MULTILINE)
+_MPI4PY = re.compile(r"^# (mpi4py .+)$", re.MULTILINE)
 _SENT = re.compile(r"^# each process sent (\d+) bytes$", re.MULTILINE)
 
 
 class Row(NamedTuple):
-    """What one message size measured."""
+    """Results for one message size."""
 
     size: int
     repetitions: int
@@ -22,22 +22,22 @@ class Row(NamedTuple):
 
 
 class PingPongOutput(NamedTuple):
-    """What the program printed."""
+    """Output of the program."""
 
     tool: str
     rows: tuple[Row, ...]
     sent_bytes: int | None
-    """Payload that each process sent, warm-up included; None: the program does not say."""
+    """Payload that each process sent, warm-up included; None: not reported."""
 
 
 def sizes_to(maxlog: int) -> tuple[int, ...]:
-    """Message sizes that are measured, in bytes."""
+    """Return the measured message sizes in bytes."""
     return (0, *(2**power for power in range(maxlog + 1)))
 
 
 def read_output(text: str, sizes: Sequence[int]) -> PingPongOutput:
-    """The rows of all `sizes`. Raises UnreadableOutput."""
-    imb, ours = _IMB.search(text), _OURS.search(text)
+    """Return the rows of all `sizes`. Raises UnreadableOutput."""
+    imb, ours = _IMB.search(text), _MPI4PY.search(text)
     if imb is None and ours is None:
         raise UnreadableOutput(
             "expected a line with the version of the Intel MPI Benchmarks or of mpi4py; "
@@ -61,7 +61,7 @@ def read_output(text: str, sizes: Sequence[int]) -> PingPongOutput:
 
 
 def read_row(line: str) -> Row | None:
-    """The row in a line of output; None where it is another line."""
+    """Return the row in a line of output; None if the line is not a row."""
     parts = line.split()
     if len(parts) != len(HEADER):
         return None

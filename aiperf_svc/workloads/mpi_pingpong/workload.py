@@ -54,7 +54,7 @@ class MpiPingPongSpec(WorkloadSpec):
 Config = WorkloadConfig[MpiPingPongSpec]
 _SCRIPT = "pingpong.py"
 _LONGEST_SIZE_NS = 10 * SECOND_NS
-"""Longest time of one message size: IMB-MPI1 ends each after so long."""
+"""Maximum time of one message size: IMB-MPI1 then ends it."""
 
 
 class MpiPingPong(ToolWorkload[MpiPingPongSpec]):
@@ -94,7 +94,7 @@ class MpiPingPong(ToolWorkload[MpiPingPongSpec]):
         return {_SCRIPT: (resources(__package__) / "on_ranks" / _SCRIPT).read_bytes()}
 
     def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
-        """One step for each pair. Both directions are in each round trip, so a pair is measured
+        """Return one step per pair. A round trip covers both directions, so each pair is measured
         once."""
         return tuple(_step(config, pair) for pair in pairs(config, ranks, is_directed=False))
 

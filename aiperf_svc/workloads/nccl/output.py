@@ -18,7 +18,7 @@ _AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (\S+)", re.MULTILINE)
 
 
 class Placed(NamedTuple):
-    """One half of a row: results in another buffer than the inputs, or in the same."""
+    """One half of a row: results in a separate buffer, or in place of the inputs."""
 
     time_us: float
     algorithm_gb_s: float
@@ -28,7 +28,7 @@ class Placed(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What one size measured."""
+    """Results for one size."""
 
     size: int
     out_of_place: Placed
@@ -36,18 +36,18 @@ class Row(NamedTuple):
 
 
 class NcclOutput(NamedTuple):
-    """What the program printed."""
+    """Output of the program."""
 
     tool: str
     rows: tuple[Row, ...]
     average_gb_s: float
     reduced_to: int | None
-    """Largest size for which the GPUs' memory sufficed, where it is below the one asked for."""
+    """Maximum size that fits into the GPUs' memory, if it is below the requested one."""
     errors: tuple[str, ...]
 
 
 def read_output(text: str, *, gpus: int, sizes: int) -> NcclOutput:
-    """The table of a run on this many GPUs. Raises UnreadableOutput."""
+    """Return the table of a run on this many GPUs. Raises UnreadableOutput."""
     ends_with = f"the output ends with {text[-300:]!r}"
     devices = len(_DEVICE.findall(text))
     rows = _rows(text, ends_with)
@@ -72,7 +72,7 @@ def read_output(text: str, *, gpus: int, sizes: int) -> NcclOutput:
 
 
 def read_row(line: str) -> Row | None:
-    """The row in a line of output; None where it is another line."""
+    """Return the row in a line of output; None if the line is not a row."""
     parts = line.split()
     if len(parts) != len(HEADER) - 1 or not parts[0].isdigit():
         return None
@@ -100,7 +100,7 @@ def _rows(text: str, ends_with: str) -> tuple[Row, ...]:
 
 def _placed(parts: list[str], line: str) -> Placed:
     time_us, algorithm, bus = (_number(part, line) for part in parts[:3])
-    # A million and more of wrong values are printed as 1e+06.
+    # A million or more wrong values are printed as 1e+06.
     wrong = None if parts[3] == "N/A" else _number(parts[3], line)
     if wrong is not None and not wrong.is_integer():
         raise UnreadableOutput(f"expected a number of wrong values or N/A, found {line!r}")
@@ -118,7 +118,7 @@ def _number(text: str, line: str) -> float:
 
 
 def _tool(text: str) -> str:
-    """Versions before 2.17 do not name themselves."""
+    """Return the tool's name. Versions before 2.17 do not print one."""
     tests, library = _TESTS.search(text), _LIBRARY.search(text)
     name = f"nccl-tests {tests[1]}" if tests else "nccl-tests"
     return f"{name}, NCCL {library[1]}" if library else name

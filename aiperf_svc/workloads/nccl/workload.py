@@ -1,4 +1,4 @@
-"""Runs one program of nccl-tests, with a process for each GPU."""
+"""Runs one program of nccl-tests, with one process per GPU."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -69,7 +69,7 @@ class NcclSpec(WorkloadSpec):
 
     @property
     def sizes(self) -> int:
-        """How many sizes are measured."""
+        """Return the number of measured sizes."""
         return (self.max_bytes // self.min_bytes).bit_length()
 
 
@@ -121,7 +121,7 @@ class Nccl(ToolWorkload[NcclSpec]):
             [(rank, spec.gpus) for rank in ranks],
             program,
             spec,
-            # The processes only meet by MPI: the measured messages are NCCL's.
+            # The processes only meet through MPI; the measured messages are NCCL's.
             "tcp",
             shares_memory=True,
             env=_env(spec, ranks),
@@ -138,8 +138,8 @@ class Nccl(ToolWorkload[NcclSpec]):
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
         spec = config.workload
         output = read_output(outputs[0].text, gpus=spec.ranks * spec.gpus, sizes=spec.sizes)
-        # A size of which each GPU's share is below 16 bytes is measured with no data, and
-        # reported so.
+        # A size that gives each GPU less than 16 bytes is measured without data, and reported as
+        # such.
         smallest = next((row for row in output.rows if row.size), None)
         if smallest is None:
             raise UnreadableOutput("every row has the size 0: raise workload.max_bytes")
@@ -198,7 +198,7 @@ class Nccl(ToolWorkload[NcclSpec]):
 
 
 def _env(spec: NcclSpec, ranks: Sequence[Rank]) -> dict[str, str]:
-    """Variables that make NCCL print its version and use the transport and network of the ranks."""
+    """Return variables that make NCCL print its version and use the ranks' network."""
     env = {"NCCL_DEBUG": "VERSION"}
     if spec.transport == "tcp":
         env["NCCL_IB_DISABLE"] = "1"

@@ -1,4 +1,4 @@
-"""Prepares the case on every rank, then solves it by all processes together."""
+"""Prepares the case on every rank, then solves it with all processes together."""
 
 import re
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ _FILES = (
     "system/fvSchemes",
     "system/fvSolution",
 )
-_STOPS = {
+_SOLVER_LIMITS = {
     # 250 and 5 are the numbers of the HPC committee's case.
     "fixed-iter": {
         "pressure": "tolerance 0; relTol 0; maxIter 250;",
@@ -92,7 +92,7 @@ class Size(NamedTuple):
     step_s: float
     steps: int
     timeout_ns: int
-    """Usual timeout of the solution, for a few slow cores."""
+    """Default timeout of the solution, for a few slow cores."""
 
     @property
     def cells(self) -> int:
@@ -118,7 +118,7 @@ def case_files(spec: OpenFoamSpec) -> dict[str, bytes]:
         "end_s": f"{size.step_s * size.steps:g}",
         "processes": spec.processes,
         "division": " ".join(map(str, division(spec.processes))),
-        **_STOPS[spec.iterative_method],
+        **_SOLVER_LIMITS[spec.iterative_method],
     }
     folder = resources(__package__) / "case"
     return {
@@ -127,7 +127,7 @@ def case_files(spec: OpenFoamSpec) -> dict[str, bytes]:
 
 
 def division(processes: int) -> tuple[int, int, int]:
-    """Parts of the cube along its three edges, as near to each other as the number allows."""
+    """Return the parts of the cube along its three edges, as equal as the number allows."""
     factors = [
         (x, y, processes // x // y)
         for x in range(1, processes + 1)
@@ -160,7 +160,7 @@ class Solution(NamedTuple):
 
 
 def read_log(text: str, *, processes: int, steps: int) -> Solution:
-    """The times of a whole solution. Raises UnreadableOutput."""
+    """Return the times of a complete solution. Raises UnreadableOutput."""
     ends_with = f"the log ends with {text[-300:]!r}"
     build, started = _BUILD.search(text), _PROCESSES.search(text)
     if build is None or started is None:
@@ -190,7 +190,7 @@ def read_log(text: str, *, processes: int, steps: int) -> Solution:
 
 Config = WorkloadConfig[OpenFoamSpec]
 _WAITED_SHARE = 0.05
-"""Largest share of the wall time that the first process may spend without a CPU."""
+"""Maximum share of the wall time that the first process may spend without a CPU."""
 _CLOCK_RESOLUTION_S = 2
 """The log counts wall time in full seconds, start and end included."""
 
@@ -252,8 +252,8 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
         return case_files(config.workload)
 
     def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
-        """The case lies on the ranks' volumes, because work folders do not last. Its path is that
-        of rank 0 on every rank."""
+        """Return the steps. The case lies on the ranks' volumes, because work folders are emptied.
+        All ranks use the path of rank 0."""
         spec = config.workload
         case = f"{ranks[0].volume}/cavity"
         env = {} if spec.image else {"WM_PROJECT_DIR": "/usr/share/openfoam"}
@@ -315,8 +315,8 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
         return (Plot(title="Time of each time step", kind="series", name="step_time"),)
 
     def checks(self, config: Config, readings: Sequence[Reading]) -> tuple[Reason, ...]:
-        """ExecutionTime leaves out the time in which a process waits for a CPU and is too short."""
-        waited = max((_waited(reading) for reading in readings), default=0.0)
+        """Report waits for a CPU, which ExecutionTime does not include."""
+        waited = max((_wait_share(reading) for reading in readings), default=0.0)
         return (
             graded(
                 "solver-wall-time",
@@ -335,14 +335,14 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
         return f"{line.strip()} of {size.step_s * size.steps:g} s"
 
 
-def _waited(reading: Reading) -> float:
+def _wait_share(reading: Reading) -> float:
     clock_s = reading.values["clock_time"]
     waited_s = clock_s - reading.values["solver_time"] - _CLOCK_RESOLUTION_S
     return max(0.0, waited_s) / clock_s if clock_s else 0.0
 
 
 def _with_own_volume(config: Config, ranks: Sequence[Rank]) -> Sequence[Rank]:
-    """One rank for each place that holds the case. Local ranks are all processes of the first."""
+    """Return one rank for each copy of the case. Local ranks are all processes of the first."""
     volume = config.deployment.ranks.volume
     if volume is not None and volume.kind == "shared-claim":
         return ranks[:1]

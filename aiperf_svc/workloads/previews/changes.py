@@ -14,7 +14,7 @@ class Change(msgspec.Struct, frozen=True):
     key: str
     """Dotted path."""
     before: Any
-    """Previous value; None: the key was missing, or had its default."""
+    """Previous value; None: the key was missing or had its default."""
     after: Any
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class StackChanges(msgspec.Struct, frozen=True, kw_only=True):
     is_deployed: bool = False
     """True if a new run replaces one whose results may not be collected yet."""
     changed: tuple[Change, ...] | None = None
-    """Changed keys of the benchmark; None: there was nothing to compare with, or it failed."""
+    """Changed keys of the benchmark; None: there was nothing to compare, or comparing failed."""
     is_new_run: bool = True
     """True also if only the image, this program's version or the generation differs."""
     not_compared: str = ""

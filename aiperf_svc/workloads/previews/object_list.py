@@ -1,13 +1,13 @@
-"""Lists the objects of a stack for a review: what several have in common once, and everything in
-which they differ with the names of those that have it. Pure.
+"""Lists the objects of a stack for a review. Common parts are listed once; each difference is
+listed with the names of the objects that have it. Pure.
 
     # Deployment (3): controller, worker, deadline
     spec:
       replicas: 1  # all but worker
       replicas: 200  # worker
 
-A value is on one line where that fits. Of objects of one kind, values are merged or listed one by
-one, whichever is shorter. NAME stands for an object's own name without the stack's.
+A value is on one line if it fits. For objects of one kind, values are merged or listed separately,
+whichever is shorter. NAME replaces an object's own name without the stack's.
 """
 
 import json
@@ -22,11 +22,11 @@ from aiperf_svc.domain.json_objects import Json
 
 WIDTH = 100
 LONGEST = 200
-"""Most characters of a text that is listed whole. Commands and arguments always are."""
+"""Maximum characters of a text that is listed whole. Commands and arguments always are."""
 SHOWN = 12
-"""Most names in a list, and most different values of one field, if parts may be left out."""
+"""Maximum names in a list, and maximum different values of one field, if parts may be omitted."""
 NAME, HIDDEN = "NAME", "KGhpZGRlbik="
-"""HIDDEN is `(hidden)` in base64, which a Secret must have."""
+"""HIDDEN is `(hidden)` in base64, since values of a Secret are base64."""
 INTRODUCTION = (
     "# What several objects have in common is listed once. After # are the objects that have a",
     f"# value, if not all do. {NAME}: the object's own name without the stack's. -00000000: a",
@@ -35,7 +35,7 @@ INTRODUCTION = (
 
 
 def without_secrets(objects: Iterable[Json]) -> list[Json]:
-    """Return the objects sorted by kind and name, the values of their Secrets replaced."""
+    """Return the objects sorted by kind and name, with the values of Secrets replaced."""
     found = []
     for each in objects:
         values = {
@@ -43,13 +43,13 @@ def without_secrets(objects: Iterable[Json]) -> list[Json]:
             for field in ("data", "stringData")
             if each["kind"] == "Secret" and each.get(field)
         }
-        # The program's monitor keeps no order of keys.
+        # The program's monitor does not keep the order of keys.
         found.append(json.loads(json.dumps({**each, **values}, sort_keys=True)))
     return sorted(found, key=lambda each: (each["kind"], each["metadata"]["name"]))
 
 
 def lines(objects: Sequence[Json], *, stack: str, is_whole: bool = False) -> list[str]:
-    """List objects without secrets; with `is_whole`, nothing is left out."""
+    """List objects without secrets; with `is_whole`, nothing is omitted."""
     listing = _Listing(most=len(objects) if is_whole else SHOWN)
     found = list(objects) if is_whole else [_shortened(each) for each in objects]
     shared = _shared(found)
@@ -91,7 +91,7 @@ def _shortened(value: Any, *, is_command: bool = False) -> Any:
 
 
 def _shared(objects: Sequence[Json]) -> Json:
-    """Return the labels and annotations that all objects have."""
+    """Return the labels and annotations common to all objects."""
     first, *others = [each["metadata"] for each in objects]
     found = {
         part: {
@@ -105,7 +105,7 @@ def _shared(objects: Sequence[Json]) -> Json:
 
 
 def _renamed(value: Any, name: str, stack: str) -> Any:
-    """Return a value with the object's own name replaced, which is not part of another name."""
+    """Return a value with the object's own name replaced, except inside other names."""
     own = re.compile(rf"(?<![\w-]){re.escape(name)}(?=-{re.escape(stack)}(?![\w-])|[^\w-]|$)")
 
     def renamed(part: Any) -> Any:
@@ -119,8 +119,8 @@ def _renamed(value: Any, name: str, stack: str) -> Any:
 
 
 def _items(value: Any) -> Mapping[str, Any] | None:
-    """Return what can be merged: a mapping, or a list of different mappings, by their names where
-    all have one; else None."""
+    """Return content that can be merged: a mapping, or a list of different mappings, by name if all
+    have one; else None."""
     if isinstance(value, dict):
         return value
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
@@ -136,14 +136,14 @@ def _is_printable(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Listing:
-    """Lines of fields that several objects have. In each method `among` has the names of the
-    objects that could have a value, `indent` is a number of columns."""
+    """Lines of fields of several objects. In each method `among` are the names of the objects that
+    could have a value, and `indent` is a number of columns."""
 
     most: int
-    """Most names in a list, and most different values of one field."""
+    """Maximum names in a list, and maximum different values of one field."""
 
     def fields(self, objects: Mapping[str, Json], among: Sequence[str], indent: int) -> list[str]:
-        """List all fields of mappings, which have the names of their objects."""
+        """List all fields of mappings, which are keyed by the names of their objects."""
         made = []
         for key in dict.fromkeys(key for each in objects.values() for key in each):
             values = {name: each[key] for name, each in objects.items() if key in each}
@@ -153,7 +153,7 @@ class _Listing:
     def field(
         self, key: str, values: Mapping[str, Any], among: Sequence[str], indent: int
     ) -> list[str]:
-        """List one field, or with the key `-` one item of a list, of the objects that have it."""
+        """List one field, or with the key `-` one list item, of the objects that have it."""
         groups: dict[str, list[str]] = {}
         for name, value in values.items():
             groups.setdefault(yaml_line(value), []).append(name)
@@ -181,7 +181,7 @@ class _Listing:
         return ", ".join(names[: self.most]) + (f" and {more} more" if more > 0 else "")
 
     def _value(self, key: str, value: Any, text: str, note: str, indent: int) -> list[str]:
-        """List one value, which is `text` on one line."""
+        """List one value, whose one-line form is `text`."""
         start = f"{' ' * indent}{key}"
         if len(start) + 1 + len(text) <= WIDTH:
             return [f"{start} {text}{note}"]
@@ -198,7 +198,7 @@ class _Listing:
         return [f"{start}{note}", *below]
 
     def _whose(self, names: Sequence[str], among: Sequence[str]) -> str:
-        """Return the comment about the objects that have a value; empty if all do."""
+        """Return the comment with the objects that have a value; empty if all do."""
         if len(names) == len(among):
             return ""
         others = [name for name in among if name not in names]

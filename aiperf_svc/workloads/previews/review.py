@@ -1,4 +1,4 @@
-"""The facts that a reviewer of a stack needs beyond its load, its pods and their totals. Pure."""
+"""Facts for the reviewer of a stack besides its load, its pods and their totals. Pure."""
 
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -23,8 +23,8 @@ from aiperf_svc.workloads.previews.trial_lists import human_time
 
 
 def facts(plan: StackPlan) -> list[tuple[str, str]]:
-    """Return the facts for a reviewer beyond load and totals: name and text of each that
-    applies."""
+    """Return the applicable facts for a reviewer, besides load and totals, as pairs of name and
+    text."""
     target = plan.config.deployment.target
     writable = [p.name for p in plan.pods if not all(c.read_only_root for c in p.containers)]
     found = [
@@ -49,8 +49,7 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
 
 
 def whole_cost(plan: StackPlan) -> str:
-    """Return the highest possible cost of the stack, until it removes itself; empty without
-    prices."""
+    """Return the maximum cost of the stack until it removes itself; empty without prices."""
     totals, ttl = plan.totals, plan.config.deployment.ttl
     if not totals.cost_per_hour:
         return ""
@@ -90,7 +89,7 @@ def _objectives(plan: StackPlan) -> str:
 
 
 def _by_pod(plan: StackPlan, text_of: Callable[[PodPlan], str]) -> str:
-    """Return a text about the pods, with pods of the same text grouped."""
+    """Return a text about the pods, which groups pods with the same text."""
     groups: dict[str, list[str]] = {}
     for pod in plan.pods:
         groups.setdefault(text_of(pod), []).append(pod.name)
@@ -102,7 +101,7 @@ def _by_pod(plan: StackPlan, text_of: Callable[[PodPlan], str]) -> str:
 
 
 def _nodes_of(pod: PodPlan) -> str:
-    """Return which nodes a pod may use: spot nodes have a label or a taint."""
+    """Return the nodes that a pod may use. Spot nodes have a label or a taint."""
     place = pod.placement
     words = [f"node {each.node}" for each in pod.sets if each.node]
     words += [f"{key}={value}" for key, value in place.node_selector.items()]
@@ -113,7 +112,7 @@ def _nodes_of(pod: PodPlan) -> str:
 
 
 def _egress(plan: StackPlan) -> list[str]:
-    """Return which pods may reach what outside the stack, except the cluster's DNS."""
+    """Return what each pod may reach outside the stack, except the cluster's DNS."""
     found = []
     for policy in plan.policies:
         for rule in policy.egress:
@@ -143,11 +142,11 @@ def _peer(peer: Peer) -> str:
 
 
 def _disk(plan: StackPlan) -> str:
-    asked = sum(plan.at_once[pod.name] * pod.total.storage_bytes for pod in plan.pods)
+    requested = sum(plan.at_once[pod.name] * pod.total.storage_bytes for pod in plan.pods)
     most = sum(plan.at_once[pod.name] * pod.total.storage_limit_bytes for pod in plan.pods)
     bare = [pod.name for pod in plan.pods if not pod.total.storage_limit_bytes]
     unbound = f"; {', '.join(bare)} without a limit" if bare else ""
-    return f"{gibibytes(asked)} of the nodes' disks, at most {gibibytes(most)}{unbound}"
+    return f"{gibibytes(requested)} of the nodes' disks, at most {gibibytes(most)}{unbound}"
 
 
 def _pairs(values: Mapping[str, str]) -> str:
@@ -173,7 +172,7 @@ def _drains(plan: StackPlan) -> str:
 
 
 def _monitoring(plan: StackPlan) -> str:
-    """Return who may read the page of metrics besides those who have the token."""
+    """Return who may read the metrics page, besides holders of the token."""
     deployment = plan.config.deployment
     if deployment.monitoring == "none":
         return ""

@@ -1,5 +1,5 @@
-"""Describes the shapes of an experiment: what each asks for, takes and costs, and what a stack
-changes from one to the next. Pure."""
+"""Describes the shapes of an experiment: their requests, times and costs, and what changes in a
+stack from one shape to the next. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,14 +21,14 @@ from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, most_at_once
 
 FEW = 10
-"""Most changed keys that are shown for a shape."""
+"""Maximum changed keys shown for a shape."""
 MOST_SHAPES = 40
-"""Most shapes that are described."""
+"""Maximum shapes described."""
 _PART = "experiment.part."
 
 
 def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int | str) -> str:
-    """Return which shape `pulumi up` brings up, and how the others are run. `at_once` is the value
+    """Return which shape `pulumi up` deploys, and how to run the others. `at_once` is the value
     of `experiment.parallel`."""
     following = chosen % len(shapes) + 1
     if at_once != 1:
@@ -55,7 +55,7 @@ def lines(shapes: Sequence[Shape], plans: Sequence[StackPlan], *, at_once: int |
 
 
 def _changes(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> Iterator[str]:
-    """Yield what changes in the stack from each shape to the next one."""
+    """Yield the changes in the stack from each shape to the next."""
     for number in range(2, min(len(plans), MOST_SHAPES) + 1):
         before, plan = plans[number - 2], plans[number - 1]
         yield f"{shape_title(shapes, number)}{staying(before, plan)}"
@@ -72,7 +72,7 @@ def changed_keys(before: StackPlan, plan: StackPlan) -> tuple[Change, ...]:
 
 
 def staying(before: StackPlan, plan: StackPlan) -> str:
-    """Return the pods that stay from one shape to the next; empty if all are replaced. Visits of
+    """Return the pods that remain from one shape to the next; empty if all are replaced. Visits of
     blocks replace their target."""
     experiment = plan.config.experiment
     blocks = experiment.blocks if experiment is not None else None
@@ -82,7 +82,7 @@ def staying(before: StackPlan, plan: StackPlan) -> str:
 
 
 def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
-    """Return a table with a row for each shape: what it asks for, and how long its load is."""
+    """Return a table with a row for each shape: its requests and the length of its load."""
     has_gpus = any(plan.totals.gpus for plan in plans)
     has_prices = any(plan.totals.cost_per_hour for plan in plans)
     head = ["shape", "trials", "pods", "CPU", "memory"]
@@ -108,7 +108,7 @@ def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
 
 
 def as_json(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[dict[str, Any]]:
-    """Return what each shape needs, and its trials, as the content of a JSON list."""
+    """Return the needs and trials of each shape as the content of a JSON list."""
     return [
         {
             "parameters": shape.parameters,
@@ -124,16 +124,16 @@ def as_json(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[dict[st
 
 
 class ShapeTime(NamedTuple):
-    """How long a shape takes."""
+    """Duration of a shape."""
 
     load_ns: int | None
     """Its loads and the pauses between them; None if unknown."""
     longest_ns: int | None
-    """From its `up` to the end of its last load, at most; None if unknown."""
+    """Maximum time from its `up` to the end of its last load; None if unknown."""
 
 
 def shape_time(shape: Shape, plan: StackPlan) -> ShapeTime:
-    """Return how long a shape takes."""
+    """Return the duration of a shape."""
     experiment = plan.config.experiment
     pauses_ns = (len(shape.trials) - 1) * (experiment.cooldown if experiment else 0)
     expected = [workload_of(each).trial_times(each).expected for each in shape.configs]
@@ -148,7 +148,7 @@ def shape_time(shape: Shape, plan: StackPlan) -> ShapeTime:
 def whole_lines(
     shapes: Sequence[Shape], plans: Sequence[StackPlan], *, at_once: int | str
 ) -> list[str]:
-    """Return how long all shapes take and what they cost. `at_once` is the value of
+    """Return the duration and cost of all shapes together. `at_once` is the value of
     `experiment.parallel`."""
     limit = most_at_once(at_once)
     times = [shape_time(shape, plan) for shape, plan in zip(shapes, plans, strict=True)]
@@ -171,7 +171,7 @@ def whole_lines(
 def _cost(
     plans: Sequence[StackPlan], longest: Sequence[int | None], *, is_one_stack: bool
 ) -> list[str]:
-    """Return the cost of all shapes; nothing without prices."""
+    """Return the cost of all shapes; empty without prices."""
     prices = [plan.totals.cost_per_hour for plan in plans]
     if not any(prices):
         return []

@@ -1,4 +1,4 @@
-"""Describes a stack to those who approve it: on a terminal, and in a pull request. Pure."""
+"""Describes a stack for its reviewers, on a terminal and in a pull request. Pure."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from aiperf_svc.workloads.registry import workload_of
 WIDTH, INDENT = 100, 18
 """Width of the text for a terminal, and of a row's name in it."""
 FEW = 40
-"""Most changed keys that are shown; with more, it is another benchmark."""
+"""Maximum changed keys shown; with more, it is a different benchmark."""
 _wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 
 
 def title(plan: StackPlan) -> str:
-    """Return the name of the stack and what it measures."""
+    """Return the name of the stack and of the measured system."""
     words = [plan.identity.stack, workload_of(plan.config).subject(plan.config)]
     words += [count(plan.ranks.replicas, "rank")] if plan.ranks is not None else []
     return " · ".join(words)
@@ -47,7 +47,7 @@ def totals_line(plan: StackPlan) -> str:
 
 
 def footprint_line(plan: StackPlan) -> str:
-    """Return on how many nodes and for how long the stack is at most, and the limits of its
+    """Return the maximum number of nodes and lifetime of the stack, and the limits in its
     config."""
     limits, found = plan.config.deployment.limits, plan.footprint
     hours = f", {significant(found.gpu_hours, 3)} GPU-hours" if found.gpus else ""
@@ -65,7 +65,7 @@ def footprint_line(plan: StackPlan) -> str:
 
 
 def removal_line(plan: StackPlan) -> str:
-    """Return when the stack removes itself."""
+    """Return the time at which the stack removes itself."""
     deployment = plan.config.deployment
     ttl = format_duration(deployment.ttl)
     if deployment.queue is None:
@@ -75,7 +75,7 @@ def removal_line(plan: StackPlan) -> str:
 
 
 def namespace_line(plan: StackPlan) -> str:
-    """Return the namespace, and whether it is removed with the stack."""
+    """Return the namespace, and whether the stack's removal deletes it."""
     wanted = plan.config.deployment.namespace
     if wanted.mode == "existing":
         return f"{wanted.name}: exists and is kept; only the stack's own objects are removed"
@@ -117,7 +117,7 @@ def objects_line(plan: StackPlan) -> str:
 
 
 def _claims(plan: StackPlan) -> int:
-    """Return the number of claims: one for each replica, or one for all."""
+    """Return the number of claims: one per replica, or one for all."""
     kinds = [(pod, volume.kind) for pod in plan.pods for volume in pod.all_volumes]
     own = sum(pod.replicas for pod, kind in kinds if kind == "claim")
     return own + sum(kind == "shared-claim" for _, kind in kinds)
@@ -148,7 +148,7 @@ def as_text(plan: StackPlan, compared: StackChanges) -> str:
 
 
 def kept(plan: StackPlan, *, namespace: str | None, expires: str) -> str:
-    """Return the message about a kept stack: until when it exists, and the commands for it."""
+    """Return the message about a kept stack: its expiry, and the commands for it."""
     stack, ttl = plan.identity.stack, format_duration(plan.config.deployment.ttl)
     until = expires or f"{ttl} after its creation"
     return (
@@ -206,7 +206,7 @@ def as_markdown(plan: StackPlan, compared: StackChanges) -> str:
 
 
 def section(title: str, lines: Sequence[str], language: str = "") -> list[str]:
-    """Return a section of Markdown that shows these lines as they are."""
+    """Return a section of Markdown that shows these lines verbatim."""
     return [f"#### {title}", "", f"```{language}", *lines, "```"]
 
 
@@ -230,7 +230,7 @@ def _about(compared: StackChanges) -> str:
 
 
 def _row(name: str, text: str) -> list[str]:
-    """Format a name and its text, which may take several lines."""
+    """Format a name and its text, which may span several lines."""
     first, *more = _wrapped(text, WIDTH - INDENT) or [""]
     return [f"  {name:<{INDENT - 2}}{first}", *(f"{'':<{INDENT}}{line}" for line in more)]
 

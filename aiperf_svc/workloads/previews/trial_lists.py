@@ -1,4 +1,4 @@
-"""The trials of an experiment before they run: which, in what order, and for how long. Pure."""
+"""The trials of an experiment before they run, with their order and times. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,15 +17,15 @@ from aiperf_svc.workloads.trials import TrialConfig
 from aiperf_svc.workloads.workload import ReplayNs, TrialTimes, no_length
 
 MOST_ROWS = 40
-"""Most trials that a list for people has."""
+"""Maximum trials in a list for people."""
 WIDEST = 40
-"""Most characters of a parameter's value in a list for people."""
+"""Maximum characters of a parameter's value in a list for people."""
 
 
 def headline(
     config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs = no_length
 ) -> str:
-    """Return how many trials there are and how long they take: `14 trials, about 16m`."""
+    """Return the number of trials and their duration: `14 trials, about 16m`."""
     experiment = config.experiment
     if experiment is not None and config.search is not None:
         return f"{_search(experiment)}, {_length_text(_times(config, members, replay_ns))}"
@@ -42,8 +42,8 @@ def headline(
 def as_lines(
     config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs = no_length
 ) -> list[str]:
-    """Return the list as lines of a terminal: a row for each trial. `replay_ns` returns the length
-    of a trace that has been read."""
+    """Return the list as terminal lines, one per trial. `replay_ns` returns the length of a trace
+    that has been read."""
     lines = [headline(config, members, replay_ns)]
     if config.experiment is None or config.search is not None:
         return lines
@@ -65,13 +65,13 @@ def as_lines(
 
 
 def shape_title(shapes: Sequence[Shape], number: int) -> str:
-    """Return which shape this is, and its trials: `shape 2 of 3 (workers.max=2): trials 2, 5`."""
+    """Return the number and the trials of a shape: `shape 2 of 3 (workers.max=2): trials 2, 5`."""
     trials = ", ".join(str(trial.number) for trial in shapes[number - 1].trials)
     return f"{shape_name(shapes, number)}: trials {trials}"
 
 
 def shape_name(shapes: Sequence[Shape], number: int) -> str:
-    """Return which shape this is: `shape 2 of 3 (workers.max=2)`."""
+    """Return the number and parameters of a shape: `shape 2 of 3 (workers.max=2)`."""
     of = describe(shapes[number - 1].parameters)
     return f"shape {number} of {len(shapes)}" + (f" ({of})" if of else "")
 
@@ -111,7 +111,7 @@ def _search(experiment: Experiment) -> str:
 
 
 def _times(config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs) -> TrialTimes:
-    """Return the times of all trials, pauses included. When a search ends is not known before."""
+    """Return the times of all trials, pauses included. The end of a search is unknown."""
     assert members
     configs = longest_trials(config, [each.config for each in members])
     pauses = (len(configs) - 1) * (config.experiment.cooldown if config.experiment else 0)

@@ -1,4 +1,4 @@
-"""Times batches of a model by a script on every rank."""
+"""Times batches of a model with a script on every rank."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from aiperf_svc.workloads.tool import ToolWorkload, gpu_problems
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one process measured."""
+    """Results of one process."""
 
     torch: str
     cuda: str | None
@@ -43,20 +43,20 @@ class Measured(msgspec.Struct, frozen=True):
     batch_s: tuple[float, ...]
     """Wall time of each batch."""
     gpu_s: tuple[float, ...] | None
-    """The GPU's time of each batch, by CUDA events."""
+    """GPU time of each batch, by CUDA events."""
     peak_host_bytes: int
     peak_device_bytes: int | None
 
 
 def file_of(process: int) -> str:
-    """Name of the file that a process writes."""
+    """Return the name of the file that a process writes."""
     return f"measured-{process}.json"
 
 
 def read_files(
     files: Sequence[Mapping[str, bytes]], *, processes: int, iterations: int, has_gpu: bool
 ) -> tuple[Measured, ...]:
-    """What each process measured, from the files of all ranks. Raises UnreadableOutput."""
+    """Return the results of each process from the files of all ranks. Raises UnreadableOutput."""
     data = {name: content for of_rank in files for name, content in of_rank.items()}
     found = []
     for process in range(processes):
@@ -122,7 +122,7 @@ class PyTorchSpec(WorkloadSpec):
 
     @property
     def processes(self) -> int:
-        """Processes of all ranks."""
+        """Return the number of processes on all ranks."""
         return self.ranks * self.gpus
 
 
@@ -185,7 +185,7 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
             formula="torch.cuda.max_memory_allocated of the GPU that has most, without warm-up",
         ),
     )
-    """Metrics with `device: cuda` beside the others."""
+    """Additional metrics for `device: cuda`."""
 
     def metrics_of(self, config: Config) -> tuple[MetricInfo, ...]:
         return self.metrics + (self.gpu_metrics if config.workload.device == "cuda" else ())
@@ -257,8 +257,8 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
 
 
 def _command(config: Config, place: int, rank: Rank, first: Rank) -> Command:
-    """Return the command of a rank, by its place among those of the step: torchrun counts them from
-    0, and a qualification leaves out ranks."""
+    """Return the command of a rank by its position in the step. torchrun counts from 0, and a
+    qualification skips ranks."""
     spec = config.workload
     keys = ("device", "model", "mode", "batch_size", "iterations", "warmup", "precision")
     settings = {key: getattr(spec, key) for key in (*keys, "sequence_length")}
@@ -280,7 +280,7 @@ def _command(config: Config, place: int, rank: Rank, first: Rank) -> Command:
 
 
 def _network_env(rank: Rank) -> dict[str, str]:
-    """Variables that name the interface over which the processes exchange gradients."""
+    """Return variables that name the interface for the exchange of gradients."""
     if not rank.interface:
         return {}
     return {"GLOO_SOCKET_IFNAME": rank.interface, "NCCL_SOCKET_IFNAME": rank.interface}

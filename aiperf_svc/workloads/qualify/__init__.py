@@ -1,4 +1,4 @@
-"""Finds the nodes and paths of a cluster that are slow, by the tools of other kinds."""
+"""Finds the slow nodes and paths of a cluster with the tools of other kinds."""
 
 from aiperf_svc.workloads.qualify.workload import Qualify
 

@@ -20,12 +20,12 @@ from aiperf_svc.core.qualify.measurements import SUSPECTS
 from aiperf_svc.core.qualify.result import NodesOf
 from aiperf_svc.domain.errors import ConfigError
 
-_OF_ALL_STAGES = ("image", "secret_env", "output_limit", "retries")
-"""Keys that all stages share, as they run in the same ranks."""
+_SHARED_KEYS = ("image", "secret_env", "output_limit", "retries")
+"""Keys that all stages share, since they run on the same ranks."""
 
 
 def _spec(value: Any) -> Any:
-    """Make the spec of a stage's tool by its kind."""
+    """Make the spec of a stage's tool from its kind."""
     from aiperf_svc.workloads.registry import tool
 
     if isinstance(value, WorkloadSpec):
@@ -44,7 +44,7 @@ def _spec(value: Any) -> Any:
 
 
 def _keys(spec: WorkloadSpec, info: SerializationInfo) -> dict[str, Any]:
-    """Return the keys of a stage's tool, with its kind, which is a default of its model."""
+    """Return the keys of a stage's tool with its kind, which its model has as a default."""
     keys = spec.model_dump(
         mode=info.mode, exclude_defaults=info.exclude_defaults, by_alias=info.by_alias
     )
@@ -76,7 +76,7 @@ class Stage(Model):
 
     @model_validator(mode="after")
     def _shares_ranks(self) -> Self:
-        for key in _OF_ALL_STAGES:
+        for key in _SHARED_KEYS:
             usual = WorkloadSpec.model_fields[key].get_default(call_default_factory=True)
             if getattr(self.workload, key) != usual:
                 raise ValueError(

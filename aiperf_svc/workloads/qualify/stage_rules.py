@@ -1,5 +1,5 @@
-"""What a config of `qualify` means for its stages: the config of each stage's tool, the checks and
-limits, and what does not fit."""
+"""Derives from a config of `qualify` the config of each stage's tool, the checks and limits, and
+the problems."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from aiperf_svc.workloads.registry import tool
 Config = WorkloadConfig[QualifySpec]
 _PRODUCT = "nvidia.com/gpu.product"
 PAIR_ALGORITHM = {"NCCL_ALGO": "RING"}
-"""On two nodes NCCL's tree algorithms report up to twice the rate of the network."""
+"""On two nodes NCCL's tree algorithms report up to twice the network's rate."""
 
 
 def node_count(config: Config) -> int:
@@ -39,7 +39,7 @@ def stage_plans(spec: QualifySpec, count: int) -> tuple[StagePlan, ...]:
 
 
 def stage_ranks(stage: Stage, config: Config) -> int:
-    """Return on how many ranks the tool of a stage runs, at most."""
+    """Return the maximum number of ranks of a stage's tool."""
     return {"alone": 1, "pairs": 2, "all": node_count(config)}[stage.nodes]
 
 
@@ -59,13 +59,13 @@ def _gpu(config: Config) -> str:
 
 
 def applicable_limits(config: Config) -> list[CheckLimit]:
-    """Return the limits for nodes with this GPU product and fabric."""
+    """Return the limits for this GPU product and fabric."""
     spec, gpu = config.workload, _gpu(config)
     return [limit for limit in spec.limits if limit.applies_to(gpu, spec.fabric)]
 
 
 def effective_limits(config: Config) -> list[CheckLimit]:
-    """Return the applicable limits that have a value: a share of the baseline needs a baseline."""
+    """Return the applicable limits that have a value. A share of the baseline needs a baseline."""
     baseline = config.workload.baseline
     return [
         limit
@@ -75,7 +75,7 @@ def effective_limits(config: Config) -> list[CheckLimit]:
 
 
 def inner_config(config: Config, stage: Stage, count: int) -> WorkloadConfig[Any]:
-    """Return the config of a stage's tool as a benchmark of its own on so many ranks."""
+    """Return the config of a stage's tool as a separate benchmark on `count` ranks."""
     inner, spec = tool(stage.workload.kind), stage.workload
     if inner.rank_key:
         spec = spec.model_copy(update={inner.rank_key: count})
@@ -97,7 +97,7 @@ def inner_config(config: Config, stage: Stage, count: int) -> WorkloadConfig[Any
 
 
 def rules_of(config: Config) -> Rules:
-    """Return what the measurements of a config are compared with."""
+    """Return the rules for judging the measurements of a config."""
     spec = config.workload
     checks = {info.check: info for info in _checks(config)}
     judged = {check for stage in spec.stages for check in _judged(config, stage)}

@@ -1,9 +1,9 @@
 """Runs other kinds on the nodes of a cluster, and compares the nodes.
 
-The config is that of an experiment: its trials are the stages and the rounds of pairs
+The config contains an experiment, whose trials are the stages and the rounds of pairs
 (`core/experiments/qualify_trials.py`). A trial runs the steps of its stage's tool on each node, on
-the pairs of one round, or on all nodes. Values have the name of their stage before that of the
-metric, so that all stages are in one result.
+the pairs of one round, or on all nodes. The stage's name precedes the metric in the name of a
+value, so one result contains all stages.
 """
 
 from collections import Counter
@@ -72,7 +72,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         Tool("ib_write_bw", "perftest"),
         Tool("ucx_perftest", "ucx-utils"),
     )
-    """Those of its image. A config needs those of its stages."""
+    """Tools of its image. A config needs the tools of its stages."""
     metrics = ()
 
     def completed(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ class Qualify(ToolWorkload[QualifySpec]):
             spec = QualifySpec.model_validate(data.get("workload"))
             deployment = Deployment.model_validate(data.get("deployment") or {})
         except ValidationError:
-            return data  # The config's own checks report it.
+            return data  # The config's own checks report the mistake.
         experiment = data.get("experiment") or {}
         if not isinstance(experiment, Mapping) or "explicit" in experiment:
             return data
@@ -153,7 +153,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         units: Iterable[tuple[Rank, ...]]
         if spec.repeats_suspects:
             again = [[by_name[name] for name in each if name in by_name] for each in spec.repeat]
-            # A plan has as many as there can be.
+            # A plan has the maximum number of ranks.
             most = MOST_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
             again = again or [list(ranks[: 1 if stage.nodes == "alone" else 3])] * most
             units = (
@@ -168,12 +168,12 @@ class Qualify(ToolWorkload[QualifySpec]):
         else:
             assert isinstance(spec.round, int)
             pairs = circle_rounds(len(ranks))[spec.round - 1]
-            # The pods of a resumed qualification may have changed their nodes.
+            # The pods of a resumed qualification may run on other nodes.
             by_node = sorted(ranks, key=lambda rank: rank.node)
             both = ((by_node[one], by_node[other]) for one, other in pairs)
             units = (pair for pair in both if pair[0] in left and pair[1] in left)
         of_units = [self._steps_of(config, stage, unit, names) for unit in units]
-        # All prepare, then the first directions of all pairs, then the second ones.
+        # All steps prepare, then all pairs run the first direction, then the second.
         return tuple(
             each
             for at in range(max(map(len, of_units), default=0))
@@ -257,9 +257,9 @@ class Qualify(ToolWorkload[QualifySpec]):
     def needless(
         self, config: Config, trials: Sequence[Trial], ended: Sequence[TrialRow], *, is_local: bool
     ) -> frozenset[int]:
-        """Return the trials that need not run: of stages for which too few good nodes are left; and
-        those of suspects, of stages that have ended without any; on a cluster, whose new pods do
-        not have the earlier measurements, of all that have ended."""
+        """Return the trials that need not run: of stages with too few good nodes, and of suspects
+        in finished stages without any. On a cluster, also of all finished stages, since new pods
+        lack the earlier measurements."""
         rules = rules_of(config)
         measured = [each for row in ended for each in row.measurements]
         judgement = Judgement(rules, measured)
@@ -286,7 +286,7 @@ class Qualify(ToolWorkload[QualifySpec]):
             for row in rows
             if row.measured is not None and not row.measured.is_usable
         )
-        # A failed step is in the verdict on its nodes.
+        # The verdict on the nodes covers failed steps.
         del causes["step-failed"]
         end_ns = max((row.end_wall_ns for row in rows), default=0)
         ended = datetime.fromtimestamp(end_ns // 10**9, UTC)
@@ -303,7 +303,7 @@ class Qualify(ToolWorkload[QualifySpec]):
     # --- the plan --------------------------------------------------------------------------------
 
     def longest_times(self, config: Config, trials: Sequence[Config]) -> LongestTimes:
-        """Return the longest times, within the time limit and one trial that began before it."""
+        """Return the maximum times: the time limit, plus one trial that began before it."""
         limit_ns = config.workload.time_limit
         times = super().longest_times(config, trials)
         if limit_ns is None:
@@ -330,7 +330,7 @@ class Qualify(ToolWorkload[QualifySpec]):
 
 
 def _stage_config(config: Config, stage: Stage) -> WorkloadConfig[Any]:
-    """Return the config of a stage's tool on as many ranks as the stage has at most."""
+    """Return the config of a stage's tool on the maximum number of ranks of the stage."""
     return inner_config(config, stage, stage_ranks(stage, config))
 
 

@@ -12,9 +12,9 @@ from aiperf_svc.workloads.steps import Output, Plot, Reading, Step, Tool, size_p
 
 _HEADER = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]"
 _HALF_OF_LAST = 0.005
-"""Most by which rounding changes an average in Gbit/s."""
+"""Maximum change of an average in Gbit/s by rounding."""
 _FOUR_DIGITS = 10.0
-"""Average from which on two decimals are four digits."""
+"""Average from which two decimals are four digits."""
 _COLUMNS = (
     Column("size", "bytes"),
     Column("bandwidth_peak", "bit/s"),
@@ -24,7 +24,7 @@ _COLUMNS = (
 
 
 def read_bandwidth(outputs: Sequence[Output]) -> Reading:
-    """The reading of one pair."""
+    """Return the reading of one pair."""
     rows = tuple(
         (size, peak * 1e9, _average(size, average, rate) * 1e9, rate * 1e6)
         for size, _, peak, average, rate in client_rows(outputs, _HEADER, 5)
@@ -40,8 +40,8 @@ def read_bandwidth(outputs: Sequence[Output]) -> Reading:
 
 
 def _average(size: float, printed: float, rate: float) -> float:
-    """The average in Gbit/s: of small messages by their rate, which has six decimals of a million a
-    second. The two decimals of the average are a tenth of what messages of two bytes make."""
+    """Return the average in Gbit/s. Small messages use their rate, which has six decimals of a
+    million per second. The average's two decimals are a tenth of the rate of two-byte messages."""
     by_rate = rate * size * 8e-3
     is_same = abs(by_rate - printed) <= _HALF_OF_LAST * 1.001
     return by_rate if printed < _FOUR_DIGITS and is_same else printed

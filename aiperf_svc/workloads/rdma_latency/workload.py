@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 def read_latency(outputs: Sequence[Output]) -> Reading:
-    """The reading of one pair: the values are those of the smallest message."""
+    """Return the reading of one pair. The values are those of the smallest message."""
     rows = tuple((size, *times) for size, _, *times in client_rows(outputs, _HEADER, 9))
     smallest = min(rows)
     values = {column.name: value for column, value in zip(_COLUMNS, smallest, strict=True)}

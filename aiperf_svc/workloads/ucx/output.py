@@ -1,4 +1,4 @@
-"""Reads what ucx_perftest prints with `-v -f`, CSV, and the log lines of UCX between its rows."""
+"""Reads the CSV of ucx_perftest with `-v -f`, and the log lines of UCX between its rows."""
 
 import re
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ _HEADER = (
 )
 _VERSION = re.compile(r"UCX\s+INFO\s+Version (\S+)")
 _MIB = 2**20
-"""ucx_perftest's MB."""
+"""A MB of ucx_perftest."""
 
 
 def time_of(spec: UcxSpec) -> str:
-    """Column of the time that a message takes. While many are in flight it is not a latency:
-    ucx_perftest's table for people calls it overhead then."""
+    """Return the column for the time of a message. With many messages in flight it is not a
+    latency, and ucx_perftest's table for people calls it overhead."""
     return "latency" if spec.is_latency else "overhead"
 
 
 class Row(NamedTuple):
-    """What one message size measured."""
+    """Results for one message size."""
 
     size: int
     latency_us: float
@@ -34,9 +34,9 @@ class Row(NamedTuple):
 
 
 def read_both(spec: UcxSpec, outputs: Sequence[Output]) -> Reading:
-    """The reading of one pair: the client prints the numbers.
+    """Return the reading of one pair. The client prints the numbers.
 
-    It claims no bytes, because what UCX sends does not follow from sizes and iterations.
+    It reports no bytes, since sizes and iterations do not determine what UCX sends.
     """
     client = next(output for output in outputs if not output.is_server)
     rows = _rows(spec, client)
@@ -55,7 +55,7 @@ def read_both(spec: UcxSpec, outputs: Sequence[Output]) -> Reading:
         tables=(Table(name=TABLE, columns=columns, rows=rows),),
         tool=versions[client.rank],
         tools=versions,
-        # This version may not say which transports and devices UCX chose.
+        # This version may not print the transports and devices that UCX chose.
         facts={"transports": "; ".join(used)} if used else {},
     )
 
@@ -94,7 +94,7 @@ def read_line(line: str) -> Row | None:
 
 
 def _numbers(line: str) -> list[float]:
-    """The numbers of a row; empty if it is none."""
+    """Return the numbers of a row; empty if the line is not a row."""
     try:
         numbers = [float(field) for field in line.split(",")]
     except ValueError:
@@ -104,8 +104,8 @@ def _numbers(line: str) -> list[float]:
 
 
 def _bandwidth(numbers: Sequence[float]) -> float:
-    """Bits per second of a row. Its MB/s have two decimals, of which little is left for small
-    messages: then the whole number of messages per second is more exact."""
+    """Return the bits per second of a row. Its MB/s have two decimals, which are imprecise for
+    small messages. For those the whole number of messages per second is more exact."""
     size, _, _, _, _, _, megabytes, _, rate = numbers
     return (size * rate if rate > 100 * megabytes else megabytes * _MIB) * 8
 

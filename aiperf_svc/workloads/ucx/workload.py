@@ -24,7 +24,7 @@ from aiperf_svc.workloads.ucx.spec import UcxSpec
 Config = WorkloadConfig[UcxSpec]
 
 _BATCH = "batch"
-"""The file of message sizes, which both ends read. Its name heads the output's first column."""
+"""The file of message sizes, which both ends read. Its name is the title of the first column."""
 _BANDWIDTH = (
     MetricInfo(
         tag="bandwidth",
@@ -92,7 +92,7 @@ class Ucx(ToolWorkload[UcxSpec]):
     def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
         spec = config.workload
         name = f"ucp_{spec.test}" if spec.test.startswith(("put", "am")) else spec.test
-        # The server needs the batch file too: without it, it ends after one size.
+        # The server needs the batch file too: without it, it exits after one size.
         common = ("-p", str(spec.port), "-t", name, "-b", _BATCH, "-f", "-v")
         return tuple(
             Step(
@@ -144,9 +144,9 @@ class Ucx(ToolWorkload[UcxSpec]):
 
 
 def _environment(spec: UcxSpec, rank: Rank) -> dict[str, str]:
-    # At this level UCX says its version and the transports that it chose, before it measures.
+    # At this level UCX prints its version and the selected transports before it measures.
     env = {"UCX_TLS": ",".join(spec.transports), "UCX_LOG_LEVEL": "info"}
     if rank.interface and not spec.needs_device:
-        # Else UCX may take any interface that is up.
+        # Otherwise UCX may use any interface that is up.
         env["UCX_NET_DEVICES"] = rank.interface
     return env

@@ -168,8 +168,8 @@ def test_side_without_its_failing_runs_is_unjudged(place: int, new: list[float])
     (row,) = found.rows
     assert (row.word, row.adjusted_p) == (Word.UNJUDGED, None)
     assert row.notes == (
-        "? left out: 1 run in which the target failed. Not judged, because the other runs show the "
-        "target as better than it is",
+        "? left out: 1 run in which the target failed. Not judged, because the other runs make "
+        "the target look too good",
     )
     assert not found.is_judged
     assert not found.is_worse
@@ -185,7 +185,7 @@ def test_side_without_its_failed_trial_is_unjudged(place: int) -> None:
     assert (row.word, row.adjusted_p, found.is_judged) == (Word.UNJUDGED, None, False)
     assert row.notes == (
         "? left out: 1 run that failed. Not judged, because the target may be the reason, and the "
-        "other runs may show it as better than it is",
+        "other runs may make it look too good",
     )
 
 
@@ -211,8 +211,8 @@ def test_runs_with_failed_steps_leave_a_tool_unjudged() -> None:
     (row,) = found.rows
     assert (row.word, found.is_judged) == (Word.UNJUDGED, False)
     assert row.notes == (
-        "? left out: 1 run in which a step failed. Not judged, because the other runs show the "
-        "system as better than it is",
+        "? left out: 1 run in which a step failed. Not judged, because the other runs make "
+        "the system look too good",
     )
 
 
@@ -289,7 +289,7 @@ def test_row_missing_in_a_run_is_not_judged() -> None:
     (row,) = found.rows
     assert (row.word, row.new.n) == (Word.UNJUDGED, 3)
     assert row.notes == (
-        "? latency:p50 has no value in 1 run: not judged, and its means are of the others",
+        "? latency:p50 has no value in 1 run: not judged, and its means exclude them",
     )
     assert not found.is_judged
 

@@ -164,7 +164,7 @@ def test_unknown_value_of_a_trial_prevents_the_judgement() -> None:
     (row,) = compared(base, [*new[:-1], measured("b4-2", {}, block=4)], is_paired=True).rows
     assert (row.base.n, row.word) == (3, Word.UNJUDGED)
     assert row.notes[1:] == (
-        "? latency:p50 has no value in 1 run: not judged, and its means are of the others",
+        "? latency:p50 has no value in 1 run: not judged, and its means exclude them",
     )
 
 

@@ -165,7 +165,7 @@ MERGES = "m0: &m0 {x: 1}\n" + "".join(
     [
         (BOMB, 5, "stand for over 100,000 values; repeat fewer"),
         (MERGES, 15, "stand for over 100,000 values; repeat fewer"),
-        ("a: &a [1, *a]", 1, "the alias *a is within what it stands for; write the values"),
+        ("a: &a [1, *a]", 1, "the alias *a contains itself; write the values"),
         ("[" * 100_000, 1, "nested more than 100 levels deep; use fewer levels"),
         ("a: 1\nb: " + "9" * 100_000, 2, "not a value: a number of 100,000 characters"),
         ("a: " + ":".join(["1"] * 100_000), 1, "not a value: a number of 199,999 characters"),

@@ -4,7 +4,7 @@ import msgspec
 
 from aiperf_svc.core.control import run_machine
 from aiperf_svc.core.control.run_machine import (
-    CancelAsked,
+    CancelRequested,
     DeadlinePassed,
     FreezeRoster,
     HeartbeatReceived,
@@ -12,7 +12,7 @@ from aiperf_svc.core.control.run_machine import (
     Publish,
     RosterChanged,
     RunMachine,
-    StartGiven,
+    StartScheduled,
 )
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages.events import Heartbeat, Member
@@ -155,14 +155,14 @@ def test_failure_of_late_member_does_not_fail_run() -> None:
 
 def test_cancel_before_the_load_ends_the_run() -> None:
     machine = ready_machine()
-    machine.handle(CancelAsked("interrupted"))
+    machine.handle(CancelRequested("interrupted"))
     assert machine.state is RunState.CANCELLED
 
 
 def test_a_cancel_under_load_still_drains_and_processes() -> None:
     machine = ready_machine()
     advance(machine, RunState.READY)
-    machine.handle(CancelAsked("interrupted"))
+    machine.handle(CancelRequested("interrupted"))
     assert machine.state is RunState.PROFILING
     machine.handle(beat(Service.TIMING_MANAGER, RunState.PROFILING))
     machine.handle(beat(Service.RECORDS_MANAGER, RunState.DRAINING))
@@ -190,7 +190,7 @@ def test_load_that_may_end_early_completes_the_run() -> None:
 def test_a_cancel_in_warmup_skips_profiling() -> None:
     machine = ready_machine(has_warmup=True)
     advance(machine, RunState.READY)
-    machine.handle(CancelAsked("interrupted"))
+    machine.handle(CancelRequested("interrupted"))
     machine.handle(beat(Service.TIMING_MANAGER, RunState.WARMUP))
     assert machine.state is RunState.DRAINING
 
@@ -206,7 +206,7 @@ def test_deadline_fails_only_its_own_state() -> None:
 def test_nothing_leaves_a_final_state() -> None:
     machine = ready_machine()
     machine.handle(DeadlinePassed(RunState.READY, "late"))
-    assert machine.handle(CancelAsked("too late")) == []
+    assert machine.handle(CancelRequested("too late")) == []
     assert advance(machine, RunState.PROCESSING) == []
     assert machine.state is RunState.FAILED
 
@@ -249,8 +249,8 @@ def test_held_run_needs_readiness_and_a_start() -> None:
     late, early = held_machine(), held_machine()
     assert advance(late, RunState.READY) == []
     started = [MarkStarted(), Publish(RunState.PROFILING, "", False)]
-    assert late.handle(StartGiven(5)) == started
-    assert early.handle(StartGiven(5)) == []
+    assert late.handle(StartScheduled(5)) == started
+    assert early.handle(StartScheduled(5)) == []
     assert advance(early, RunState.READY) == started
     assert late.start_wall_ns == early.start_wall_ns == 5
 
@@ -258,8 +258,8 @@ def test_held_run_needs_readiness_and_a_start() -> None:
 def test_the_first_start_counts_and_others_have_none() -> None:
     machine, free = held_machine(), ready_machine()
     for each in (machine, free):
-        each.handle(StartGiven(5))
-        each.handle(StartGiven(9))
+        each.handle(StartScheduled(5))
+        each.handle(StartScheduled(9))
     assert (machine.start_wall_ns, free.start_wall_ns) == (5, 0)
 
 
@@ -270,4 +270,4 @@ def test_deadline_or_cancel_ends_unstarted_held_run() -> None:
     assert forgotten.handle(DeadlinePassed(RunState.READY, "too long")) == [
         Publish(RunState.FAILED, "too long", False)
     ]
-    assert cancelled.handle(CancelAsked("enough")) == [Publish(RunState.CANCELLED, "enough", True)]
+    assert cancelled.handle(CancelRequested("stop")) == [Publish(RunState.CANCELLED, "stop", True)]

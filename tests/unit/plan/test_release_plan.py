@@ -136,12 +136,12 @@ def test_configured_requests_count_for_operator_pods() -> None:
     target = release_target(requests={"pods": 4, "cpu": 32, "memory": "64Gi", "gpus": 4})
     plan = release_plan(graph(), target=target)
     assert plan.totals.gpus == 4
-    assert any("not known beyond its requests" in note for note in plan.notes)
+    assert any("only the requests of the pods" in note for note in plan.notes)
 
 
 def test_unknown_pods_of_operators_are_noted() -> None:
     plan = release_plan(graph())
-    assert any("Graph/graph is not known and not counted" in note for note in plan.notes)
+    assert any("Graph/graph are unknown and not counted" in note for note in plan.notes)
 
 
 def test_hooks_are_left_out_and_noted() -> None:

@@ -56,7 +56,7 @@ def test_slow_exporter_has_its_own_interval() -> None:
         ),
         (
             source({f'{TOKENS}{{pod="{n % 2}"}}': 500.0 - 300 * (n % 2) + n} for n in range(21)),
-            "its counters were gone and came back 10 times: it is of several servers",
+            "its counters disappeared 10 times: it alternates between servers",
         ),
         (source([]), "no page was read"),
     ],
@@ -71,7 +71,7 @@ def test_implausible_source_is_named(log: SourceLog, problem: str) -> None:
 def test_page_missing_around_the_load_is_reported(first_s: float, part: str) -> None:
     pages = ({TOKENS: 10.0 * second} for second in range(22))
     assert judged(source(pages, first_s=first_s)).notes == (
-        f"its counters leave out the {part} of the load",
+        f"its counters miss the {part} of the load",
     )
 
 

@@ -109,12 +109,12 @@ def test_good_run_is_valid_and_lists_its_checks(evidence: Evidence) -> None:
         ({"requests": 0}, "no request was due before the end", "load.duration"),
         (
             {"requests": 0, "unsent": 40},
-            "none of the 40 requests that were due was sent",
+            "none of the 40 due requests was sent",
             "run again",
         ),
         (
             {"requests": 0, "unsent": 40, "connecting": 40},
-            "none of the 40 requests that were due was sent; 40 still waited for a connection",
+            "none of the 40 due requests was sent; 40 still waited for a connection",
             "keep-alive",
         ),
         ({"requests": 50, "errored": 50}, "0 of 50 requests succeeded", "errors"),
@@ -408,8 +408,8 @@ def test_text_of_failures_fits_their_outcomes() -> None:
     assert "check the errors" in failed.remedy
     for status, remedy in ((401, "--api-key"), (404, "--model")):
         assert remedy in found_in("successes", completed=0, errored=9, error_status=status).remedy
-    assert "of the others" not in found_in("errors", completed=0, errored=918).text
-    assert "of the others" in found_in("errors", completed=900, errored=18).text
+    assert "cover the others" not in found_in("errors", completed=0, errored=918).text
+    assert "cover the others" in found_in("errors", completed=900, errored=18).text
     hung = found_in("successes", completed=0, errored=0, cancelled=918)
     assert "errors" not in hung.remedy
     assert "did not respond" in hung.remedy

@@ -12,13 +12,13 @@ except ImportError as error:
     sys.exit(f"{sys.executable}: {error}; install mpi4py there, or put a python3 with it on PATH")
 
 VOLUME = 40 * 2**20
-"""Most bytes of one size that go one way, unless one message is larger."""
+"""Maximum bytes of one size sent in one direction, unless one message is larger."""
 WARMUP = 10
-"""Most round trips of each size before those that are timed."""
+"""Maximum warm-up round trips of each size, which are not timed."""
 
 
 def round_trips(comm: MPI.Intracomm, size: int, count: int) -> float:
-    """Time that `count` messages of `size` bytes take to the other rank and back, in seconds."""
+    """Return the seconds that `count` messages of `size` bytes take to the other rank and back."""
     outgoing = [bytearray(size), size, MPI.BYTE]
     incoming = [bytearray(size), size, MPI.BYTE]
     comm.Barrier()
@@ -35,7 +35,7 @@ def round_trips(comm: MPI.Intracomm, size: int, count: int) -> float:
 
 
 def main(maxlog: int, iterations: int) -> None:
-    """Measures all sizes."""
+    """Measure all sizes."""
     comm = MPI.COMM_WORLD
     if comm.size != 2:
         sys.exit(f"pingpong.py: {comm.size} processes; expected 2")

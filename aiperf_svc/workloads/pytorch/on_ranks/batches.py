@@ -1,4 +1,4 @@
-"""Times batches of one model and writes what it measured to `measured-PROCESS.json`.
+"""Times batches of one model and writes the results to `measured-PROCESS.json`.
 
     python3 batches.py '{"device": "cpu", "model": "resnet50", ...}'
 
@@ -27,7 +27,7 @@ CLASSES, PIXELS = 1000, 224
 
 
 class RmsNorm(nn.Module):
-    """Scales each token by the root of its mean square."""
+    """Scale each token by the root of its mean square."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class RmsNorm(nn.Module):
 
 
 def rotated(x: torch.Tensor) -> torch.Tensor:
-    """Turns each pair of dimensions by an angle that grows with the position."""
+    """Rotate each pair of dimensions by an angle that grows with the position."""
     half = x.shape[-1] // 2
     speeds = 10_000 ** (-torch.arange(half, device=x.device) / half)
     angles = torch.arange(x.shape[-2], device=x.device)[:, None] * speeds
@@ -49,7 +49,7 @@ def rotated(x: torch.Tensor) -> torch.Tensor:
 
 
 def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Causal attention, also of PyTorch 1, which has no function for it."""
+    """Compute causal attention, also on PyTorch 1, which has no function for it."""
     if hasattr(functional, "scaled_dot_product_attention"):
         return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
@@ -80,7 +80,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Sequential):
-    """A decoder of the same parts as Llama's, with random weights."""
+    """A decoder with the same parts as Llama, with random weights."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -94,7 +94,7 @@ class Llama(nn.Sequential):
 def made(
     spec: dict[str, Any], device: torch.device
 ) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The model and one batch of random inputs and targets."""
+    """Return the model and one batch of random inputs and targets."""
     size = spec["batch_size"]
     if spec["model"] == "llama":
         shape = (size, spec["sequence_length"])
@@ -110,7 +110,7 @@ def made(
 def batch_function(
     spec: dict[str, Any], model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
 ) -> Callable[[], None]:
-    """The function that puts one batch through the model."""
+    """Return the function that runs one batch through the model."""
     kind = inputs.device.type
     precision = getattr(torch, spec["precision"])
     cast = torch.autocast(kind, precision) if precision != torch.float32 else nullcontext()
@@ -139,7 +139,7 @@ def batch_function(
 
 
 def timed(batch: Callable[[], None], device: torch.device) -> tuple[float, float | None]:
-    """Wall time of one batch, and the GPU's time for it, in seconds."""
+    """Return the wall time and the GPU's time of one batch, in seconds."""
     if device.type == "cpu":
         start = time.perf_counter()
         batch()
@@ -155,7 +155,7 @@ def timed(batch: Callable[[], None], device: torch.device) -> tuple[float, float
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Measures as this process' share of the workload."""
+    """Measure this process' share of the workload."""
     process, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.manual_seed(spec["seed"] + process)
     device = torch.device("cpu")
