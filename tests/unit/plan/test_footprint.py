@@ -122,7 +122,7 @@ def test_jobs_of_keda_count_with_their_parallelism() -> None:
 def test_unknown_targets_of_autoscalers_are_noted() -> None:
     spec = {"scaleTargetRef": {"kind": "Graph", "name": "graph"}}
     plan = release_plan(simple("ScaledObject", "s", "keda.sh/v1alpha1", spec=spec))
-    assert any("ScaledObject/s is not known and not counted" in note for note in plan.notes)
+    assert any("ScaledObject/s are unknown and not counted" in note for note in plan.notes)
 
 
 def test_footprints_of_parallel_stacks_add_up() -> None:
