@@ -1,12 +1,12 @@
-"""The entry point: the command `aiperf-svc`, its processes, pods, `python -m aiperf_svc`.
+"""The entry point of the command `aiperf-svc`, its processes and pods, and `python -m aiperf_svc`.
 
 The imports of a service take seconds on a busy node. The kernel drops a SIGTERM to the first
-process of a pod as long as that has no handler, and the pod would then last until its grace period
-is over; so the handler comes before the imports. A stop that comes before the work has begun ends
-the program like Ctrl-C does: what is open is closed, nothing is printed.
+process of a pod until that process has a handler, and the pod would then live until its grace
+period ends, so the handler is installed before the imports. A SIGTERM before the work has begun
+ends the program like Ctrl-C: it closes what is open and prints nothing.
 
-No module is imported from the folder in which a user works: a `queue.py` there would take the place
-of the library's. What is imported at the top is a part of the interpreter or already loaded.
+No module is imported from the working folder, where a `queue.py` would shadow that of the standard
+library. The modules imported at the top are part of the interpreter or already loaded.
 """
 
 import atexit
@@ -15,13 +15,13 @@ import sys
 
 
 def main() -> int:
-    """Run the command line; the exit code."""
-    _leave_out_working_folder()
+    """Run the command line and return the exit code."""
+    _remove_working_folder()
     codes: list[int] = []
-    # The first handler is called last, after those of all libraries. If the interpreter was started
-    # with one, such as that of a tool that measures coverage, it would never be called.
+    # The handler that is registered first runs last, after those of all libraries. It would prevent
+    # an earlier one, such as that of a coverage tool, from running.
     if not atexit._ncallbacks():
-        atexit.register(_end_at_once, codes)
+        atexit.register(_exit_immediately, codes)
     try:
         import signal
 
@@ -39,11 +39,11 @@ def main() -> int:
     return codes[0]
 
 
-def _end_at_once(codes: list[int]) -> None:
-    """End this process without tidying up its memory, which is a tenth of the time of a short run:
-    in a service, a fork, every object that is freed copies a page first."""
+def _exit_immediately(codes: list[int]) -> None:
+    """Exit without freeing memory, which takes a tenth of the time of a short run: services are
+    forks, in which freeing an object first copies its page."""
     if not codes:
-        return  # An exception: the interpreter knows the exit code.
+        return  # After an exception, the interpreter sets the exit code.
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -53,9 +53,9 @@ def _end_at_once(codes: list[int]) -> None:
     os._exit(codes[0])
 
 
-def _leave_out_working_folder() -> None:
-    """Import nothing from the working folder because of an empty entry in PYTHONPATH, such as that
-    of `$PYTHONPATH:/more`. Named there, it stays."""
+def _remove_working_folder() -> None:
+    """Remove the working folder from the import path, if only an empty entry in PYTHONPATH put it
+    there, as in `$PYTHONPATH:/more`."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if len(named) > 1 and "" in named:
         folder = os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all of this
@@ -63,9 +63,9 @@ def _leave_out_working_folder() -> None:
             sys.path.remove(folder)
 
 
-def _know_own_package() -> None:
-    """Make this package the one that is imported, wherever it is: this file was executed by its
-    path, and no folder has been searched for it."""
+def _register_package() -> None:
+    """Register this package, because this file was executed by its path and no import has searched
+    a folder for it."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     folder = __file__.rpartition("/")[0]
@@ -83,5 +83,5 @@ if __name__ == "__main__":
         # The working folder, or that of this file.
         del sys.path[0]
     if not __package__:
-        _know_own_package()
+        _register_package()
     sys.exit(main())

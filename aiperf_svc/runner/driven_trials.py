@@ -1,9 +1,9 @@
-"""Trials that a session names one by one, each in parts of its own.
+"""Trials that a session chooses one by one, each in parts of its own.
 
-The services of one part go through the trials of an experiment by themselves. They cannot where
-the next trial needs other services than the last one, or where it depends on what several members
-have measured. Then `core/experiments/machine.py` runs here: each trial is a run without an
-experiment, in the folder that the services would have given it.
+The services of a part usually run all trials of an experiment. They cannot if the next trial needs
+other services than the last one, or if it depends on the results of several members. Then
+`core/experiments/machine.py` runs in this process, and each trial is a run without an experiment,
+in the folder that the services would have used.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ class DrivenTrials:
     """The driver of one experiment."""
 
     def __init__(self, config: Config, folders: Mapping[str, Path]) -> None:
-        """`folders` are those of the members, by name. Trials that all of them have finished are
-        not run again. Raises ConfigError."""
+        """`folders` has the folder of each member by name. Trials that all members have finished
+        are not run again. Raises ConfigError."""
         assert config.experiment is not None
         self._search = config.experiment.search
         finished = {
@@ -48,27 +48,27 @@ class DrivenTrials:
                     ended.append((first.trial, finding))
         self.machine = experiment_machine(config, ended)
         self.ended: EndExperiment | None = None
-        """How the experiment has ended; None while it runs."""
+        """How the experiment ended; None while it runs."""
 
     @staticmethod
-    def shape_of(config: Config, begun: BeginTrial) -> Shape:
-        """Return the shape of a trial, whose config is that of a run without an experiment."""
-        trial = begun.trial
-        own = attempt_config(config, trial, begun.attempt)
+    def shape_of(config: Config, started: BeginTrial) -> Shape:
+        """Return the shape of a trial. Its config has no experiment."""
+        trial = started.trial
+        own = attempt_config(config, trial, started.attempt)
         return Shape(trial.parameters, (TrialConfig(trial, own),))
 
     @staticmethod
-    def outcome_of(begun: BeginTrial, outcome: RunOutcome) -> TrialOutcome:
+    def outcome_of(started: BeginTrial, outcome: RunOutcome) -> TrialOutcome:
         """Return the outcome of a trial of one member."""
-        own = folder_of(begun.trial, begun.attempt) if begun.attempt > 1 else ""
+        own = folder_of(started.trial, started.attempt) if started.attempt > 1 else ""
         results = outcome.results if isinstance(outcome.results, RunResult) else None
-        return TrialOutcome(begun.trial, outcome.state, outcome.reason, results, own)
+        return TrialOutcome(started.trial, outcome.state, outcome.reason, results, own)
 
     def end(
-        self, begun: BeginTrial, ended: Mapping[str, RunOutcome], total: RunResult | None
+        self, started: BeginTrial, ended: Mapping[str, RunOutcome], total: RunResult | None
     ) -> TrialEnded:
-        """Return the end of a trial for the driver: what its members have measured together.
-        `total` are the results of all members; None if there is one."""
+        """Return the end of a trial for the driver, with the finding of its members. `total` is
+        their total result; None with one member."""
         states = [RunState(each.state) for each in ended.values()]
         reasons = [
             ": ".join(filter(None, (name, each.reason))) for name, each in ended.items()
@@ -79,12 +79,12 @@ class DrivenTrials:
             state = RunState.CANCELLED
         found = {name: each.results for name, each in ended.items()}
         finding = self._finding(found, total)
-        return TrialEnded(begun.serial, state or RunState.DONE, "; ".join(reasons), finding)
+        return TrialEnded(started.serial, state or RunState.DONE, "; ".join(reasons), finding)
 
     def _finding(
         self, found: Mapping[str, Results | None], total: RunResult | None
     ) -> Finding | None:
-        """Return what decides which trial follows; None if a member has no results."""
+        """Return the values that decide the next trial; None if a member has no results."""
         known = {name: each for name, each in found.items() if isinstance(each, RunResult)}
         if len(known) < len(found):
             return None

@@ -20,7 +20,7 @@ from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 
 
 def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
-    """Return the outcome, with an error if a tracker did not take the run."""
+    """Send the run to its trackers. Returns the outcome, with an error if one of them failed."""
     has_tracker = artifacts.mlflow is not None or artifacts.wandb is not None
     if not has_tracker or outcome.artifacts is None or outcome.results is None:
         return outcome
@@ -46,12 +46,12 @@ def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
 def call_webhook(
     outcome: RunOutcome, artifacts: Artifacts, *, name: str = "", member: str = ""
 ) -> None:
-    """Post the outcome to the webhook of the config. `name` is that of a run without results;
-    `member`: the target or cluster, if others were measured at the same time. A failure is
-    printed, and does not change the exit code: the results are there."""
+    """Post the outcome to the configured webhook. `name` names a run without results. `member` is
+    the target or cluster if several were measured at the same time. A failure is printed and does
+    not change the exit code, because the results exist."""
     if artifacts.webhook is None:
         return
-    # It reads the runs of a bucket, with libraries that no other end needs.
+    # The webhook reads earlier runs from a bucket, with libraries that other runs do not need.
     from aiperf_svc.adapters.trackers.webhook import End, deliver, delivery
 
     results = outcome.results
@@ -79,9 +79,9 @@ def call_webhook(
 
 
 @contextmanager
-def errors_posted(config: Config, run_id: str = "") -> Iterator[None]:
-    """Call the webhook of a config also for an error that prevents its run: nobody reads what a
-    scheduled command prints. The error gets the id of the run, for `--json`."""
+def post_errors(config: Config, run_id: str = "") -> Iterator[None]:
+    """Call the webhook for an error that prevents the run, because nobody reads the output of a
+    scheduled command. The error gets the id of the run, for `--json`."""
     try:
         yield
     except AiperfError as error:
@@ -92,9 +92,9 @@ def errors_posted(config: Config, run_id: str = "") -> Iterator[None]:
 
 
 def refresh_manifest(folder: Path) -> None:
-    """Renew what has changed in a folder since its manifest; nothing without a manifest."""
+    """Update the manifest of a folder, if it has one, with the files changed since."""
     path = folder / NAME
-    # The records manager has reported errors of this folder.
+    # The records manager has already reported errors of this folder.
     with suppress(OSError, EnvironmentProblem):
         known = msgspec.json.decode(path.read_bytes(), type=Manifest)
         manifest = build_manifest(folder, known.run_id, known=known)
@@ -102,12 +102,12 @@ def refresh_manifest(folder: Path) -> None:
 
 
 def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> ExitCode:
-    """Bring the manifest up to date, send the run to its trackers, print it, and call the webhook;
-    return the exit code. All processes of the run have ended."""
+    """Update the manifest, send the run to its trackers, print it, and call the webhook. Returns
+    the exit code. Call this after all processes of the run have ended."""
     if outcome.artifacts is not None:
         refresh_manifest(outcome.artifacts)
     outcome = send_to_trackers(outcome, artifacts)
-    # Rich takes long to import.
+    # Rich is slow to import.
     from aiperf_svc.runner import printing
 
     printing.print_outcome(outcome, options)
@@ -117,7 +117,7 @@ def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> Ex
 
 
 def write_junit(folder: Path | None, code: ExitCode, reason: str, options: RunOptions) -> None:
-    """Write the results as test cases where `--junit` asks for them. Raises AiperfError."""
+    """Write the results as test cases to the file of `--junit`, if any. Raises AiperfError."""
     if options.junit is not None:
         from aiperf_svc.adapters.storage import junit_file
 

@@ -24,8 +24,8 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.workloads.registry import workload_of
 
 KEPT = ("AIPERF_LOG_LEVEL", "AIPERF_DEBUG", USER_MASK)
-"""Variables of this process' environment that are passed on; all others with this prefix are set by
-the launcher."""
+"""Variables with the prefix AIPERF_ that processes inherit from this one. The launcher sets all
+others."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -43,7 +43,7 @@ class LocalRun:
     options: RunOptions
     run: RunValues = field(default_factory=RunValues)
     private: Path
-    """Folder that goes with the run."""
+    """Temporary folder, removed with the run."""
     artifacts: Path
     logs: Path
     run_id: str = field(default_factory=new_run_id)
@@ -112,15 +112,15 @@ class LocalRun:
         return own | {"AIPERF_SERVICE_ID": name}
 
     def _services_of_secrets(self) -> dict[str, set[Service]]:
-        """Return which services need each variable that holds a secret. One may be named for
-        several purposes."""
+        """Return the services that need each secret variable. A variable can have several
+        purposes."""
         found: defaultdict[str, set[Service]] = defaultdict(set)
         for each in workload_of(self.config).secrets(self.config):
             found[each.variable].update(each.services)
         if self.config.artifacts.s3:
             for variable in (*KEY_VARIABLES, TOKEN_VARIABLE):
                 found[variable].add(Service.RECORDS_MANAGER)
-        # The keys of further targets, of other trials.
+        # The keys of the targets of other trials.
         for variable in self.options.secrets.keys() - found.keys():
             found[variable].add(Service.WORKER)
         return found

@@ -1,4 +1,4 @@
-"""Carries out the events of a run while its load lasts, and reports them to the run.
+"""Carries out the events of a run during its load, and reports them to the run.
 
     status (start of the load) ──> EventRun of each event ──> adapter ──> server
                                           └── reports ──> records manager, which judges them
@@ -21,7 +21,7 @@ from aiperf_svc.runner.start_gate import clock_ahead_ns, retried
 LOOK_S = 0.05
 """Time between two reads of the status of the follower."""
 LATE_S = 5.0
-"""Longest delay of an event. A runner that goes on with a load finds older ones."""
+"""Longest delay of an event. A runner that resumes following a load skips older events."""
 LAST_REPORT_S = 10.0
 """Longest time for sending the last report to the run."""
 
@@ -33,18 +33,18 @@ class EventWatch:
         self._api, self._config, self._perform = api, config, perform
 
     async def __call__(self, follower: Follower) -> None:
-        """Follow the starts of the loads. Never returns."""
+        """Carry out the events of each load. Never returns."""
         started_wall_ns = 0
         while True:
-            start_wall_ns = _start_of(follower)
+            start_wall_ns = _load_start(follower)
             if start_wall_ns and start_wall_ns != started_wall_ns:
                 started_wall_ns = start_wall_ns
-                await self._during_load(start_wall_ns, follower)
+                await self._run_events(start_wall_ns, follower)
             await asyncio.sleep(LOOK_S)
 
-    async def _during_load(self, start_wall_ns: int, follower: Follower) -> None:
-        """Carry out the events of the load that has started. Undoes what is not undone when the
-        load ends, or when nobody follows the run any more."""
+    async def _run_events(self, start_wall_ns: int, follower: Follower) -> None:
+        """Carry out the events of the current load. Undoes open events when the load ends, or when
+        the run is no longer followed."""
         changed = asyncio.Event()
         ahead_ns = await clock_ahead_ns(self._api)
         runs = [
@@ -64,7 +64,7 @@ class EventWatch:
                 sender.start(self._send_reports(start_wall_ns, runs, changed), "event reports")
                 for number, run in enumerate(runs, start=1):
                     events.start(self._carry_out(run, follower), f"event {number}")
-                while _start_of(follower) == start_wall_ns:  # noqa: ASYNC110 - it has no event
+                while _load_start(follower) == start_wall_ns:  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(LOOK_S)
         finally:
             with contextlib.suppress(TimeoutError, ApiRefused):
@@ -73,7 +73,7 @@ class EventWatch:
 
     async def _carry_out(self, run: EventRun, follower: Follower) -> None:
         try:
-            await run.carry_out(_miss if run.late_s > LATE_S else self._perform)
+            await run.carry_out(_skip if run.late_s > LATE_S else self._perform)
         finally:
             number, report = run.report.number + 1, run.report
             text = report.problem or f"{report.what}: {report.evidence}"
@@ -94,13 +94,13 @@ class EventWatch:
         )
 
 
-async def _miss(run: EventRun) -> None:
-    """Leave an event out: another runner was to do it, and did it or was killed before."""
+async def _skip(run: EventRun) -> None:
+    """Skip an event that was due before this runner: an earlier one did it, or was killed."""
     raise EventFailed(
-        f"not done: its time was {run.late_s:.0f} s ago when this runner began to follow the load"
+        f"skipped: it was due {run.late_s:.0f} s before this runner began to follow the load"
     )
 
 
-def _start_of(follower: Follower) -> int:
-    """Return when the load started that lasts now, by the clock of the run; 0 if there is none."""
+def _load_start(follower: Follower) -> int:
+    """Return the start of the current load, by the clock of the run; 0 if there is none."""
     return follower.status.load_start_wall_ns if follower.status is not None else 0

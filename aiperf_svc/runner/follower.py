@@ -1,7 +1,7 @@
 """Follows a run that has started until its results are ready: status, losses, interrupts, limits.
 
-The follower knows the run through its API only. What else the run needs is watched by others:
-`process_placement.py` watches its processes, `stack/measure.py` its pods and its Lease.
+The follower uses only the API of the run. `process_placement.py` watches the processes of a run,
+and `stack/measure.py` its pods and its Lease.
 """
 
 import asyncio
@@ -23,34 +23,34 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.start_gate import StartGate
 
 POLL_S = 1.0
-"""Longest time without news of the run."""
+"""Longest wait for a change of the status."""
 RETRY_S = 0.1
 UNRESPONSIVE_S = 30.0
 """Longest time without a response of the API of a run whose processes are watched."""
 ATTEMPT_S = 15.0
-"""Most of it for one request. A request ends earlier, unless this process itself was stopped, as by
-Ctrl-Z: what it could not hear is not silence."""
+"""Longest part of UNRESPONSIVE_S that one request counts for. A request takes longer only if this
+process was stopped, for example by Ctrl-Z, and could not receive a response."""
 SETTLE_S = 300.0
 """Longest time from the final state to the results, while the records manager responds. A failed
-run makes them after its final state, and the lines of a million long streams take a minute."""
+run writes its results after its final state, and a million long streams take a minute."""
 STOPPING = "Stopping. Results so far are kept. Press Ctrl-C again to exit immediately."
 
 
 class Outlet(AbstractAsyncContextManager[Any], Protocol):
-    """Passes the metrics of a run on to others while the run is followed. It can fail no run."""
+    """Forwards the metrics of a run while the run is followed. Its errors never fail the run."""
 
     def show(self, status: Status) -> None:
-        """Pass on the newest status."""
+        """Forward the newest status."""
         ...
 
     async def finish(self, results: Results | None) -> None:
-        """Pass on the results, if there are any; nothing follows."""
+        """Forward the results, if there are any. This is the last call."""
         ...
 
 
 Watch = Callable[["Follower"], Coroutine[Any, Any, None]]
-"""Watches something that the run needs. Raises AiperfError when the run cannot continue without it;
-never returns."""
+"""Watches something that the run needs. Never returns; raises AiperfError when the run cannot
+continue."""
 
 
 class Follower:
@@ -70,15 +70,15 @@ class Follower:
         stopping: str = STOPPING,
         deadline_mono_s: float | None = None,
     ) -> None:
-        """`gate` is needed by a held run. `is_collected`: the results are at their final place when
-        the run is over. `stopping` is printed at the first interrupt. After `deadline_mono_s` the
-        run is stopped as by an interrupt."""
+        """A held run needs `gate`. `is_collected`: the results are in their final folder when the
+        run is over. `stopping` is printed at the first interrupt. After `deadline_mono_s` the run
+        is stopped as by an interrupt."""
         self._api, self._interrupts, self.display = api, interrupts, display
         self._watches, self._gate, self._outlets = watches, gate, outlets
         self._is_collected, self._unresponsive_s = is_collected, unresponsive_s
         self._stopping, self._deadline_mono_s = stopping, deadline_mono_s
         self.status: Status | None = None
-        """The last one; None before the first response."""
+        """The last status; None before the first response."""
         self.failure: AiperfError | None = None
         """Reason why there may be no results, or incomplete ones, although the run ended."""
         self.is_out_of_time = False
@@ -90,9 +90,9 @@ class Follower:
         return self.status is not None and RunState(self.status.state).is_final
 
     async def run(self) -> Results | None:
-        """Return the results, if there are any. Ends at the second interrupt too.
+        """Follow the run and return its results, if there are any. The second interrupt ends this.
 
-        Raises AiperfError when the run cannot go on.
+        Raises AiperfError if the run cannot continue.
         """
         async with AsyncExitStack() as open_outlets:
             for outlet in self._outlets:
@@ -103,7 +103,7 @@ class Follower:
         async with Tasks() as others, Tasks() as tasks:
             follow = tasks.start(self._follow(), "follow")
             ends = [tasks.start(watch(self), "watch") for watch in self._watches]
-            ends.append(tasks.start(self._obey_interrupts(), "obey interrupts"))
+            ends.append(tasks.start(self._handle_interrupts(), "handle interrupts"))
             others.start(self._open_gate(), "start")
             if self._deadline_mono_s is not None:
                 others.start(self._stop_at_deadline(), "deadline")
@@ -118,22 +118,22 @@ class Follower:
         silent_s, settle_by_s = 0.0, None
         while True:
             after = None if self.status is None else self.status.number
-            asked_s = loop.time()
+            request_s = loop.time()
             try:
                 self.status = await self._api.status(after=after, timeout_s=POLL_S)
             except ApiUnavailable as error:
-                silent_s += min(loop.time() - asked_s + RETRY_S, ATTEMPT_S)
+                silent_s += min(loop.time() - request_s + RETRY_S, ATTEMPT_S)
                 if silent_s > self._unresponsive_s:
                     raise BenchmarkFailed(f"the services do not respond: {error}") from error
                 await asyncio.sleep(RETRY_S)
                 continue
-            heard_s, silent_s = loop.time(), 0.0
+            response_s, silent_s = loop.time(), 0.0
             self.display.show(self.status)
             for outlet in self._outlets:
                 outlet.show(self.status)
             if self.is_over:
-                settle_by_s = settle_by_s or heard_s + SETTLE_S
-                if self.status.is_settled or heard_s > settle_by_s:
+                settle_by_s = settle_by_s or response_s + SETTLE_S
+                if self.status.is_settled or response_s > settle_by_s:
                     break
         results = None
         if self.status.results_ready:
@@ -164,8 +164,8 @@ class Follower:
         self.failure = BenchmarkFailed("--timeout: the run was stopped at the time limit")
         await self._cancel_run("--timeout")
 
-    async def _obey_interrupts(self) -> None:
-        """The first interrupt stops the run, the second ends this."""
+    async def _handle_interrupts(self) -> None:
+        """Stop the run at the first interrupt, and return at the second."""
         await self._interrupts.reached(1)
         self.display.note(self._stopping)
         async with Tasks() as tasks:
@@ -173,7 +173,7 @@ class Follower:
             await self._interrupts.reached(2)
 
     async def _cancel_run(self, reason: str) -> None:
-        """Stop the run as soon as it responds. It does not while it starts, or after its end."""
+        """Stop the run as soon as it responds. It does not during its start or after its end."""
         while True:
             with suppress(ApiUnavailable, ApiRefused):
                 await self._api.cancel(reason)
@@ -184,10 +184,10 @@ class Follower:
 def make_outlets(
     options: RunOptions, *, run_id: str, name: str, display: Display
 ) -> tuple[Outlet, ...]:
-    """Return what passes on the metrics of a run; their problems go to the display."""
+    """Return the outlets for the metrics of a run. Their problems go to the display."""
     outlets: list[Outlet] = []
     if options.otlp is not None:
-        # HTTP takes long to import.
+        # HTTP libraries are slow to import.
         from aiperf_svc.adapters.telemetry.otlp import OtlpSender
 
         origin = {

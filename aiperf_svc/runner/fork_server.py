@@ -1,7 +1,7 @@
-"""The runner's side of `services.forks`: starts the process that imports the services, sends it the
-orders, and takes over its forks.
+"""The runner's side of `services.forks`: starts the process that imports the services, sends it
+orders, and adopts its forks.
 
-It is started before the command line is understood, so this module imports little.
+The process starts before the command line is parsed, so this module imports little.
 """
 
 import json
@@ -17,21 +17,23 @@ from aiperf_svc.domain.process_environment import OWN_PROGRAM, PROCESS_ENVIRONME
 from aiperf_svc.services.forks import LENGTH_BYTES, Order
 
 COMMAND = (*OWN_PROGRAM, "service", "--forks")
-ROOM = 120
-"""Characters in the server's command line for those of its forks: the names of five services."""
-SWITCH = "AIPERF_FORK"
-"""Variable; 0: each service is executed by itself, for what changes one at its start."""
+COMMAND_LINE_ROOM = 120
+"""Characters reserved in the server's command line for its forks to write the names of up to five
+services."""
+FORK_VARIABLE = "AIPERF_FORK"
+"""Environment variable. If it is 0, each service is executed, not forked, as tools that change a
+process at its start require."""
 _READ_AT_START = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
 READ_AT_START_PREFIXES = ("ASAN_", "LC_", "LD_", "LSAN_", "MALLOC_", "PYTHON", "UBSAN_")
 """Variables that the loader, the allocator and the interpreter read before the first order. A fork
-is given the others with its order; what is not for it is never in its memory."""
+gets the others with its order, so variables of other services are never in its memory."""
 
 
 class ForkServer:
-    """The process whose forks the services will be."""
+    """The process that forks the services."""
 
     def __init__(self) -> None:
-        """Raises EnvironmentProblem when it cannot be started."""
+        """Start the process. Raises EnvironmentProblem."""
         self._sock, theirs = socket.socketpair()
         with theirs:
             fd = theirs.fileno()
@@ -42,7 +44,7 @@ class ForkServer:
             }
             try:
                 self.child = subprocess.Popen(
-                    [*COMMAND, str(fd).ljust(ROOM)],
+                    [*COMMAND, str(fd).ljust(COMMAND_LINE_ROOM)],
                     env=environ | PROCESS_ENVIRONMENT,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
@@ -53,7 +55,7 @@ class ForkServer:
                 raise EnvironmentProblem(f"cannot start the services: {error}") from error
 
     def order(self, orders: Sequence[Order]) -> None:
-        """Ask for these processes. Raises EnvironmentProblem."""
+        """Send the orders for these processes. Raises EnvironmentProblem."""
         body = json.dumps(orders).encode()
         try:
             self._sock.sendall(len(body).to_bytes(LENGTH_BYTES, "little") + body)
@@ -61,48 +63,45 @@ class ForkServer:
             raise EnvironmentProblem(f"cannot start the services: {error}") from error
 
     def close(self) -> None:
-        """End it; its forks that were not adopted end by themselves."""
+        """End the server. Forks that were not adopted end by themselves."""
         self._sock.close()
         self.child.kill()
         self.child.wait()
-        self._has_no_orphans()
+        self._stop_adopting()
 
     def adopt(self) -> list[int]:
-        """Process ids of what was ordered, all running and children of this process; none where a
-        fork is not safe. To be called when the server has ended. Raises EnvironmentProblem."""
+        """Return the ids of the ordered processes, which are running children of this process; none
+        where a fork is not safe. Waits for the end of the server. Raises EnvironmentProblem."""
         code = self.child.wait()
         if code != 0:
             raise EnvironmentProblem(f"cannot start the services: their process ended with {code}")
-        self._has_no_orphans()
+        self._stop_adopting()
         pids: list[int] = json.loads(self._sock.recv(1 << 20))
         self._sock.sendall(b"." * len(pids))
         return pids
 
-    def _has_no_orphans(self) -> None:
-        _with_orphans.discard(self)
-        adopt_orphans(bool(_with_orphans))
+    def _stop_adopting(self) -> None:
+        _not_adopted.discard(self)
+        adopt_orphans(bool(_not_adopted))
 
 
-_with_orphans: set[ForkServer] = set()
-"""Servers whose forks are not adopted yet. Each of several targets has one."""
+_not_adopted: set[ForkServer] = set()
+"""Servers whose forks are not adopted yet. Several targets have one each."""
 
 
 @contextmanager
 def starting(*, is_needed: bool = True) -> Iterator[ForkServer | None]:
-    """A server while the run is prepared; None if it is not needed, and where services have to be
-    executed one by one.
-
-    Raises EnvironmentProblem when it cannot be started.
-    """
-    if not is_needed or os.environ.get(SWITCH) == "0" or not adopt_orphans(True):
+    """Run a server while the run is prepared. Yields None if none is needed, or if services have to
+    be executed one by one. Raises EnvironmentProblem if the server cannot be started."""
+    if not is_needed or os.environ.get(FORK_VARIABLE) == "0" or not adopt_orphans(True):
         yield None
         return
     try:
         server = ForkServer()
     except BaseException:
-        adopt_orphans(bool(_with_orphans))
+        adopt_orphans(bool(_not_adopted))
         raise
-    _with_orphans.add(server)
+    _not_adopted.add(server)
     try:
         yield server
     finally:

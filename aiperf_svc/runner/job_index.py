@@ -1,5 +1,5 @@
-"""An index of a Job: runs the trials of its shape beside the server in its pod, as a run on one
-machine, and sends what they left to the collector."""
+"""An index of a Job: runs the trials of its shape beside the server in its pod, as a local run, and
+uploads their files to the collector."""
 
 import asyncio
 import os
@@ -37,25 +37,25 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.services.context import read_addresses, read_curve
 from aiperf_svc.workloads.shapes import shape_config
 
-SENT = (NAME, TRIALS, "logs")
-"""Parts of the run's folder that are sent. The rest would describe one index only."""
+UPLOADED = (NAME, TRIALS, "logs")
+"""Parts of the run's folder that are uploaded. The rest would describe one index only."""
 SECRETS = (PAGES_KEY_ENV, TARGET_KEY_ENV)
-"""Variables that the services of the run need and that are not in its config."""
+"""Secret variables that the services of the run need."""
 POLL_S = 0.25
 """Seconds between two checks of the server."""
 
 
 def run_index(environ: Mapping[str, str] = os.environ) -> int:
-    """Run the index that the environment describes; the exit code says whether another try may
-    help: BAD_CONFIG is not tried again. Raises AiperfError before it has begun."""
+    """Run the index that the environment describes, and return its exit code. The Job does not
+    retry BAD_CONFIG. Raises AiperfError if the index cannot start."""
     chosen = choose_shape(environ)
     with fork_server.starting() as forks:
         return int(asyncio.run(_Index(chosen, environ, forks).run()))
 
 
 def local_config(chosen: ChosenShape) -> BenchmarkConfig:
-    """Return the config of the run on one machine. Attempts are counted by the Job, and the
-    collector uploads."""
+    """Return the config of the local run. The Job counts the attempts, and the collector uploads to
+    the bucket."""
     shape = shape_config(chosen.config, chosen.shape).inference
     assert shape is not None
     config = index_config(shape)
@@ -80,7 +80,7 @@ class _Index:
         self._server = Path(environ.get("AIPERF_SERVER", LAUNCH_DIR))
         """Folder of the server's launcher."""
         self._server_end = ""
-        """How the server has ended, if it has."""
+        """How the server ended; empty while it runs."""
         self._missing_files = ""
         """Why files of a trial are missing, although all trials have results."""
 
@@ -93,7 +93,7 @@ class _Index:
         may_be_tried_again = int(failures) < int(environ["AIPERF_RETRIES"])
 
         def hurry() -> None:
-            # The end of the server interrupts the run too, and nothing else.
+            # The end of the server also interrupts the run, but not the upload.
             if not self._server_end:
                 uploader.hurry()
 
@@ -101,36 +101,36 @@ class _Index:
             with Interrupts(hurry) as interrupts:
                 await uploader.begin()
                 try:
-                    reason = await self._measured(interrupts)
+                    reason = await self._run_trials(interrupts)
                 except ConfigError as error:
                     await uploader.end(str(error))
-                    return self._failed(str(error), ExitCode.BAD_CONFIG)
+                    return self._report_failure(str(error), ExitCode.BAD_CONFIG)
                 except AiperfError as error:
                     reason = str(error)
                 if interrupts.count and not self._server_end:
-                    # The collector knows whether it was it that has stopped this.
-                    await uploader.end(STOPPED, await self._sent(uploader), is_tried_again=True)
+                    # The collector knows whether it stopped this index itself.
+                    await uploader.end(STOPPED, await self._upload(uploader), is_tried_again=True)
                     return ExitCode.INTERRUPTED
-                # What this attempt has left counts if no later one leaves anything.
+                # The files of this attempt count if no later attempt uploads any.
                 await uploader.end(
                     reason or self._missing_files,
-                    await self._sent(uploader),
+                    await self._upload(uploader),
                     is_tried_again=bool(reason) and may_be_tried_again,
                 )
         finally:
             await bus.close()
-        return self._failed(reason, ExitCode.BENCHMARK_FAILED) if reason else ExitCode.OK
+        return self._report_failure(reason, ExitCode.BENCHMARK_FAILED) if reason else ExitCode.OK
 
-    def _failed(self, reason: str, code: ExitCode) -> ExitCode:
+    def _report_failure(self, reason: str, code: ExitCode) -> ExitCode:
         print(f"error: {reason}", file=sys.stderr, flush=True)
         return code
 
-    async def _sent(self, uploader: Uploader) -> tuple[IndexFile, ...]:
-        """Send what the trials have left; nothing if none has ended."""
-        return await uploader.upload(self._folder, SENT) if is_experiment(self._folder) else ()
+    async def _upload(self, uploader: Uploader) -> tuple[IndexFile, ...]:
+        """Upload the files of the trials, if any has ended."""
+        return await uploader.upload(self._folder, UPLOADED) if is_experiment(self._folder) else ()
 
-    async def _measured(self, interrupts: Interrupts) -> str:
-        """Run all trials; why the attempt has failed, empty if it has not. Raises AiperfError."""
+    async def _run_trials(self, interrupts: Interrupts) -> str:
+        """Run all trials. Returns why the attempt failed, else empty. Raises AiperfError."""
         await self._wait_until_ready(interrupts)
         if interrupts.count:
             return STOPPED

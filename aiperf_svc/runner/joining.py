@@ -1,6 +1,6 @@
-"""Joins what several runs have measured at the same time: one result, its files, one exit code.
+"""Joins the results of runs that measured at the same time: one result, its files, one exit code.
 
-Of an experiment, each trial is joined by itself, and the totals make an experiment of their own.
+Each trial of an experiment is joined separately, and the totals form an experiment of their own.
 """
 
 import dataclasses
@@ -50,10 +50,10 @@ from aiperf_svc.runner.parts import JointRun, Kind
 if TYPE_CHECKING:
     from rich.console import Console
 
-_OF_ALL = (ExitCode.LEAKED, ExitCode.UNVERIFIED, ExitCode.INTERRUPTED)
-"""Exit codes of one run that become the exit code of all, whatever the results."""
-_ORDER = (
-    *_OF_ALL,
+_DECISIVE = (ExitCode.LEAKED, ExitCode.UNVERIFIED, ExitCode.INTERRUPTED)
+"""Exit codes of one run that decide the joint exit code, whatever the results."""
+_PRECEDENCE = (
+    *_DECISIVE,
     ExitCode.ERROR,
     ExitCode.BENCHMARK_FAILED,
     ExitCode.VERDICT_INVALID,
@@ -80,7 +80,7 @@ def finish(
         write = partial(write_joint_experiment, folder, experiment)
         show = partial(print_joint_experiment, experiment, folder)
     else:
-        content = joint = _joined(kind, name, folder, runs)
+        content = joint = _join_runs(kind, name, folder, runs)
         code = ExitCode(joint.exit_code)
         write, show = partial(write_joint, folder, joint), partial(print_joint, joint)
     try:
@@ -110,55 +110,55 @@ def finish(
 
 
 def total_of(runs: Sequence[JointRun], folder: Path, trial: Trial) -> RunResult | None:
-    """Return the results of a trial over all runs; None if one of them has none."""
-    return total_outcome(trial, _joined("targets", "", folder, runs, trial.number)).results
+    """Return the total results of a trial over all runs; None if a run has none."""
+    return total_outcome(trial, _join_runs("targets", "", folder, runs, trial.number)).results
 
 
 # --- one run -------------------------------------------------------------------------------------
 
 
 def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
-    """Return the first of these that applies to any run: something is left, or may be left, the
-    user stopped it, something outside the benchmark failed, a run has no results, the verdict, an
-    SLO. If no run has results, it is that of the first one."""
+    """Return the code of the first condition that holds for any run: objects are left or may be
+    left, the user stopped it, something outside the benchmark failed, a run has no results, the
+    verdict, an SLO. If no run has results, the first run decides."""
     codes = [outcome.exit_code for outcome in outcomes]
     if not {ExitCode.LEAKED, ExitCode.UNVERIFIED} & {*codes}:
         if any(each.is_unverified for each in outcomes):
             return ExitCode.ERROR
         if all(each.results is None for each in outcomes):
             return codes[0]
-    # A run without results is missing in the joint result.
+    # A run without results is missing from the joint result.
     codes = [
-        ExitCode.BENCHMARK_FAILED if each.results is None and code not in _OF_ALL else code
+        ExitCode.BENCHMARK_FAILED if each.results is None and code not in _DECISIVE else code
         for each, code in zip(outcomes, codes, strict=True)
     ]
-    return next((code for code in _ORDER if code in codes), ExitCode.OK)
+    return next((code for code in _PRECEDENCE if code in codes), ExitCode.OK)
 
 
 def _exit_code(runs: Sequence[JointRun], joints: Iterable[Joint], *, is_readable: bool) -> int:
-    """Return the exit code of all runs: an error if a run or the records of one cannot be read,
-    unless a worse one applies."""
+    """Return the joint exit code: an error if a run or its records cannot be read, unless a worse
+    code applies."""
     code = joint_exit_code([run.outcome for run in runs])
     has_problem = any(member.problem for joint in joints for member in joint.members)
-    is_worse = code in _OF_ALL
+    is_worse = code in _DECISIVE
     return int(code if is_worse or (is_readable and not has_problem) else ExitCode.ERROR)
 
 
-def _joined(
+def _join_runs(
     kind: Kind, title: str, folder: Path, runs: Sequence[JointRun], trial: int = 1
 ) -> Joint:
-    """Return what the runs are together, or one trial of them; its files are in `folder`."""
+    """Return the joint result of the runs, or of one of their trials. Its files are in `folder`."""
     joint = join(kind, title, [_finished_member(run, folder, trial) for run in runs])
     return replace(joint, exit_code=_exit_code(runs, [joint], is_readable=True))
 
 
 def _finished_member(run: JointRun, folder: Path, trial: int) -> FinishedMember:
-    """Return one of the runs as a part of a joint result, whose files are in `folder`; `trial` is
-    the number of the trial that the run is of an experiment."""
+    """Return a run, which is this trial of an experiment, as a member of the joint result in
+    `folder`."""
     outcome, offset = run.outcome, run.offset(trial)
     results = outcome.results
     member = JointMember(
-        **_end(run, folder),
+        **_end_fields(run, folder),
         verdict=results.verdict if results is not None else None,
         cause=results.cause if results is not None else "",
         clock_ahead_ms=offset.ns / 1e6 if offset else None,
@@ -172,8 +172,8 @@ def _finished_member(run: JointRun, folder: Path, trial: int) -> FinishedMember:
     )
 
 
-def _end(run: JointRun, folder: Path) -> dict[str, Any]:
-    """Return the fields of a `MemberEnd`, in the joint result whose folder this is."""
+def _end_fields(run: JointRun, folder: Path) -> dict[str, Any]:
+    """Return the `MemberEnd` fields of a run for the joint result in `folder`."""
     outcome, where = run.outcome, run.outcome.artifacts
     return {
         "name": run.name,
@@ -192,7 +192,7 @@ def _end(run: JointRun, folder: Path) -> dict[str, Any]:
 class _Member(NamedTuple):
     run: JointRun
     entries: dict[int, TrialResult]
-    """Its trials that have ended, by number."""
+    """Its finished trials, by number."""
     rows: list[TrialRow]
     problem: str
     """Why its trials cannot be read."""
@@ -201,18 +201,18 @@ class _Member(NamedTuple):
 def join_experiment(
     kind: Kind, name: str, folder: Path, runs: Sequence[JointRun]
 ) -> JointExperiment:
-    """Return what the runs are together, trial by trial, from their folders; that of the joint
-    result is `folder`. A run whose trials cannot be read is in no total, and in the notes."""
-    members = [_member(run) for run in runs]
+    """Join the runs trial by trial, from their folders. `folder` is that of the joint result. A run
+    whose trials cannot be read is left out of all totals and named in the notes."""
+    members = [_read_member(run) for run in runs]
     known = {n: each for member in members for n, each in member.entries.items()}
-    # A run of which no trial has ended is missing in all totals alike.
-    there = [each for each in members if each.entries]
+    # A run without finished trials is missing from all totals.
+    present = [each for each in members if each.entries]
     missing = [each.run.name for each in members if not each.entries]
     trials: list[tuple[Trial, Joint]] = []
     totals: list[TrialRow] = []
     for number, entry in sorted(known.items()):
         trial = Trial(number, entry.parameters, entry.repetition)
-        joint, total = _join_trial(kind, name, trial, there, folder)
+        joint, total = _join_trial(kind, name, trial, present, folder)
         trials.append((trial, joint))
         totals.append(row_of(total))
     notes = [f"the total is without {', '.join(missing)}"] if missing else []
@@ -224,7 +224,7 @@ def join_experiment(
         name=name,
         exit_code=_exit_code(runs, (joint for _, joint in trials), is_readable=not problems),
         members=tuple(
-            ExperimentMember(**_end(each.run, folder), summary=summarise_rows(each.rows))
+            ExperimentMember(**_end_fields(each.run, folder), summary=summarise_rows(each.rows))
             for each in members
         ),
         trials=tuple(trials),
@@ -234,7 +234,7 @@ def join_experiment(
     )
 
 
-def _member(run: JointRun) -> _Member:
+def _read_member(run: JointRun) -> _Member:
     folder, found, problem = run.outcome.artifacts, dict[int, TrialResult](), ""
     if folder is not None and is_experiment_folder(folder):
         try:
@@ -251,13 +251,13 @@ def _join_trial(
     members: Sequence[_Member],
     folder: Path,
 ) -> tuple[Joint, TrialOutcome]:
-    """Join one trial. Nothing of it but its numbers is kept."""
+    """Join one trial. Only its numbers stay in memory."""
     runs = [dataclasses.replace(m.run, outcome=_outcome(m, trial)) for m in members]
     found = {run.name: run.outcome.results for run in runs}
     results = {name: own for name, own in found.items() if isinstance(own, InferenceResult)}
     named = describe(trial.parameters)
     title = f"{name}, trial {trial.number}" + (f" ({named})" if named else "")
-    joint = _joined(kind, title, folder / TRIALS / trial.folder, runs, trial.number)
+    joint = _join_runs(kind, title, folder / TRIALS / trial.folder, runs, trial.number)
     return joint, total_outcome(trial, joint, results)
 
 

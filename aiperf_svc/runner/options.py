@@ -27,7 +27,7 @@ class RunOptions:
     json: bool = False
     """Print one JSON object on standard output; all text for people goes to standard error."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables for the services that need them only, e.g. the target's API key."""
+    """Environment variables only for the services that need them, e.g. the target's API key."""
     resume: Path | None = None
     """Folder of the experiment to resume."""
     otlp: OtlpTarget | None = None
@@ -35,11 +35,11 @@ class RunOptions:
     junit: Path | None = None
     """File for the results as test cases."""
     metrics_address: tuple[str, int] | None = None
-    """Host and port of the page of metrics that this command serves."""
+    """Host and port of the metrics page that this command serves."""
     cli_command: str = ""
-    """Command line of the run, which is kept with its results."""
+    """Command line of the run, stored with its results."""
     verbose: bool = False
-    """Debug lines in the logs."""
+    """Write debug lines to the logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class StackOptions:
 
     run: RunOptions
     yes: bool = False
-    """True to ask no questions."""
+    """True to skip the confirmation."""
     keep: bool = False
     """True to keep the stack, unless the user stops the run."""
     keep_on_failure: bool = False

@@ -20,7 +20,7 @@ class _Facts:
     results: Results | None = None
     """None when nothing was measured."""
     artifacts: Path | None = None
-    """Artifact folder; None if it could not be made."""
+    """Artifact folder; None if it could not be created."""
     artifact_error: str = ""
     uploaded_to: str = ""
     """URL to which the artifacts were uploaded; empty if they were not."""
@@ -30,7 +30,7 @@ class _Facts:
     is_unverified: bool = False
     """True if it could not be checked whether something is left."""
     is_unlisted: bool = False
-    """True if what the stack uses may not be listed, so that what is left is unknown."""
+    """True if the user may not list the types of the stack, so what is left is unknown."""
     is_out_of_time: bool = False
     """True if the time limit has ended the run."""
     is_last: bool = False
@@ -41,7 +41,7 @@ class _Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome(_Facts):
-    """Everything that is shown at the end of a run."""
+    """Everything shown at the end of a run."""
 
     state: str
     """The run's final state."""
@@ -52,7 +52,7 @@ class RunOutcome(_Facts):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run has failed, and not because the user has stopped it."""
+        """Whether the run failed, and not because the user stopped it."""
         return self.state == RunState.FAILED and not self.was_interrupted
 
     @property
@@ -78,14 +78,14 @@ class RunOutcome(_Facts):
 
     @property
     def in_words(self) -> str:
-        """Return state, verdict and reason in one line."""
+        """State, verdict and reason in one line."""
         verdict = self.results.verdict if self.results is not None else None
         words = [self.state, f"verdict {verdict}" if verdict else "", self.reason]
         return ", ".join(word for word in words if word)
 
     @property
     def why(self) -> str:
-        """Why the exit code is not 0; empty if it is."""
+        """Why the exit code is not 0; empty if it is 0."""
         if self.reason:
             return self.reason
         match self.exit_code:
@@ -117,21 +117,21 @@ class RunOutcome(_Facts):
 
 
 STOPPED = "stopped by the user before there were results"
-NOTHING_MADE = "nothing was created"
+NOTHING_CREATED = "nothing was created"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd(_Facts):
-    """What is known of a run when its last process or object is gone.
+    """The facts about a run after its last process or object is gone.
 
-    The first of these that is given decides the state and the reason: a final `status` without an
-    `error`, `error`. Otherwise the run was stopped early.
+    The reason is that of `error`, else of a final `status`, which also decides the state. Without
+    either, the run was stopped early.
     """
 
     status: Status | None = None
     """The last status of the run."""
     error: Exception | None = None
-    """The first error. One of another library is called unexpected."""
+    """The first error. An error of a library is reported as unexpected."""
 
     def outcome(self) -> RunOutcome:
         """Return the outcome of the run."""

@@ -1,9 +1,9 @@
-"""The parts of a session, and what each of them gets from it.
+"""The parts of a session, and the context that each of them gets.
 
-    members   its targets, its clusters, or each target in each cluster; else one without a name
-    rounds    its shapes, or the trials that a driver names one by one; else one for all trials
+    members   the targets, the clusters, or each target in each cluster; else one without a name
+    rounds    the shapes, or the trials that a driver chooses one by one; else one for all trials
 
-Each member takes part in each round with a set of services of its own: a `Part`.
+In each round, each member runs a set of services of its own: a `Part`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Member:
     """One of the targets or clusters that are measured at the same time, or the only one."""
 
     name: str = ""
-    """Names its folder and its column; empty if there is one."""
+    """Name of its folder and column; empty for the only member."""
     where: str = ""
     """The address of its target, or the context of its cluster."""
     config: Config
@@ -46,56 +46,55 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one part measures, and where its results go."""
+    """The trials that one part measures, and where its results go."""
 
     part: Part
     member: Member
     config: Config
-    """The config that its services read."""
+    """Config of its services."""
     shape: Shape
-    """The trials that its services run."""
+    """Trials of its services."""
     trial: BeginTrial | None = None
-    """The one trial that it runs, if a driver has named it."""
+    """The only trial to run, if a driver chose it."""
     folder: Path
     logs: Path
-    goes_on: bool = False
-    """Whether the folder has trials that have ended before."""
+    is_resumed: bool = False
+    """Whether the folder has trials of an earlier command."""
     finished: frozenset[int] = frozenset()
     """Numbers of the trials that need not run again."""
     run: RunValues = field(default_factory=RunValues)
-    """Whether its load waits for a common start, and the folder of the bucket that several parts
-    share."""
+    """Whether the load waits for a common start, and the bucket folder that several parts share."""
     run_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointRun:
-    """One of the runs when it has ended."""
+    """One finished run of a joint measurement."""
 
     name: str
     where: str
     """The context of its cluster, or the address of its target."""
     outcome: RunOutcome
     offsets: Mapping[int, Offset] = field(default_factory=dict)
-    """Its clock when it was given the start of each trial, by number; of a run without an
-    experiment, trial 1."""
+    """Offset of its clock when the start of each trial was set, by trial number. A run without an
+    experiment has trial 1."""
 
     def offset(self, trial: int) -> Offset | None:
-        """Return its clock at a trial, or when it is known next best; None if it is not known."""
+        """Return the clock offset at a trial, else at the first measured one; None without any."""
         return self.offsets.get(trial) or next(iter(self.offsets.values()), None)
 
 
 @dataclass(frozen=True)
 class PartContext:
-    """What a part uses of its session."""
+    """The resources of the session that a part uses."""
 
     interrupts: Interrupts
     screen: Screen
     gate: StartGate | None = None
     left_s: float | None = None
-    """Time that the session has left; None without a limit."""
+    """Remaining time of the session; None without a limit."""
     is_counting: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the part handles interrupts itself; before, the first one cancels it."""
+    """Set when the part handles interrupts itself. Until then, the first interrupt cancels it."""
 
 
 class Placement(ABC):
@@ -104,75 +103,76 @@ class Placement(ABC):
     where: Where
     """This machine or a cluster."""
     lead_s: float
-    """Time from the moment at which all parts of a round are ready to the start of their loads."""
+    """Time between the moment when all parts of a round are ready and the start of their loads."""
     run_id: str
     """Id of the session: that of its only part, or of the experiment that all parts share."""
 
     @property
     def limit(self) -> int:
-        """Most rounds at the same time. If it is more than 1, each must also find room."""
+        """Maximum number of concurrent rounds. If it is more than 1, each must also find room."""
         return 1
 
     @abstractmethod
     def prepare(self) -> bool:
-        """Check what can be checked before anything is made; False if the user declines what would
-        be created. Raises AiperfError."""
+        """Check the parts before anything is created. Returns False if the user declines to create
+        them. Raises AiperfError."""
 
     @asynccontextmanager
     async def opened(
         self, context: PartContext, shared_parts: Sequence[Work] | None
     ) -> AsyncIterator[Sequence[int] | None]:
-        """Connect to what `find_room` asks, or check and preview the stack that these parts share,
-        which is removed at the end. Yields the rounds to run on it in their order, none if nothing
-        is to be made; None without such a stack. Raises AiperfError if nothing was made."""
+        """Connect to the clusters that `find_room` reads, or check and preview the stack that these
+        parts share, and remove it at the end. Yields the rounds to run on that stack in order, none
+        if nothing is to be created; None without such a stack. Raises AiperfError if nothing was
+        created."""
         context.is_counting.set()
         yield None
 
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
     ) -> int | None:
-        """Return the place of the first waiting round, given by its parts, that has room beside the
-        parts that run; None if none has. Raises AiperfError."""
+        """Return the index of the first waiting round, each a list of its parts, that fits beside
+        the running parts; None if none fits. Raises AiperfError."""
         return 0
 
     @abstractmethod
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
-        """Run a part from its start to its removal. Raises AiperfError if nothing was made."""
+        """Run a part from its start to its removal. Raises AiperfError if nothing was created."""
 
     @abstractmethod
     async def upload_keys(self, member: Member) -> Mapping[str, str]:
-        """Return the keys of the upload, by environment variable."""
+        """Return the credentials of the upload, by environment variable."""
 
     def image(self, member: Member) -> str | None:
-        """Return the image of the services that measure a member; None: they need none."""
+        """Return the image of a member's services; None if they need none."""
         return None
 
     def more(self, work: Work) -> dict[str, Any]:
-        """Return the further keys of `--json` for a part that was not begun."""
+        """Return the additional keys of `--json` for a part that was not started."""
         return {}
 
     def completed(
         self, member: Member, outcome: RunOutcome, parts: Sequence[RunOutcome]
     ) -> RunOutcome:
-        """Add to the outcome of a member what only the placement knows. `parts` are those of its
-        parts."""
+        """Return the outcome of a member with the facts of its placement. `parts` are the outcomes
+        of its parts."""
         return outcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expansion:
-    """The parts of a config, before any of them is started."""
+    """The parts of a config, before any part is started."""
 
     kind: Kind = "targets"
     """What the members are, if there are several."""
     members: tuple[Member, ...]
     shapes: Mapping[str, tuple[Shape, ...]]
-    """The shapes of each member, by its name. They have the same trials and differ in what the
-    members differ in."""
+    """The shapes of each member, by its name. Those of two members have the same trials, and differ
+    only as the members do."""
     is_driven: bool = False
-    """Whether each trial is a round of its own, which a driver names when the last one is over."""
+    """Whether each trial is a round of its own, which a driver chooses after the previous one."""
     is_in_turn: bool = False
-    """Whether a stack is changed from one shape to the next; a driver makes a new one for each of
+    """Whether one stack is changed from shape to shape. A driver creates a new stack for each of
     its trials."""
 
     @property
@@ -197,15 +197,15 @@ class Expansion:
 
     @property
     def rounds(self) -> range:
-        """The numbers of the rounds; of a driver's, nothing is known before."""
+        """The numbers of the rounds. The rounds of a driver are not known in advance."""
         return range(1, len(self.shapes[self.first.name]) + 1)
 
 
 def expand(members: Sequence[Member], where: Where, *, kind: Kind = "targets") -> Expansion:
     """Return the parts of a config with these members. Raises ConfigError.
 
-    A driver is needed where the services of a part cannot decide which trial is next: a search
-    whose values need other processes or pods, and a search or retries over several members.
+    A driver is needed if the services of a part cannot choose the next trial: for a search whose
+    values need other processes or pods, and for a search or retries over several members.
     """
     config = members[0].config
     if len(members) > 1 and (problem := problem_of_joint(config.experiment)):
@@ -218,8 +218,8 @@ def expand(members: Sequence[Member], where: Where, *, kind: Kind = "targets") -
         trials = [each.trial for each in members[0].trials]
         if workload_of(config).strategy(config, trials, ()) is not None:
             raise ConfigError(
-                "experiment.retries: each cluster chooses its trials by what its own nodes have "
-                "measured, so that the clusters cannot repeat a trial together; leave it out"
+                "experiment.retries: each cluster chooses its trials from the measurements of its "
+                "own nodes, so the clusters cannot repeat a trial together; leave it out"
             )
     return Expansion(
         kind=kind,

@@ -1,4 +1,4 @@
-"""Prints the end of a run: tables for people, or one JSON object for programs. Rich takes long to
+"""Prints the outcome of a run: tables for people, or one JSON object for programs. Rich is slow to
 import, so this module is imported when a run is over."""
 
 import sys
@@ -22,7 +22,7 @@ ENDINGS = {"failed": ("Failed: ", "bold red"), "cancelled": ("Stopped early: ", 
 
 
 def print_outcome(outcome: RunOutcome, options: RunOptions) -> None:
-    """Tables to standard output; with `--json` they go to standard error."""
+    """Print tables to standard output, or to standard error with `--json`."""
     with console_on(sys.stderr if options.json else sys.stdout) as console:
         print_results(outcome, console)
     if options.json:
@@ -49,7 +49,7 @@ def _print_experiment(results: ExperimentResult, folder: Path, console: Console)
 
         print_qualification(results.qualification, console)
         return
-    # Only experiments need what it takes to sum up their trials.
+    # Only experiments need these imports.
     from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
     from aiperf_svc.adapters.terminal.experiment_tables import print_experiment, print_scenarios
     from aiperf_svc.core.experiments.summary import summarise

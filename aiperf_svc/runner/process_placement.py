@@ -1,6 +1,6 @@
 """Places the parts of a session on this machine: their services are processes, forked or executed.
 
-Nothing of a part stays but its artifacts, however it ends.
+However a part ends, only its artifacts remain.
 """
 
 import asyncio
@@ -53,11 +53,11 @@ from aiperf_svc.workloads.trials import TrialConfig, trial_configs
 
 SERVICE_COMMAND = (*OWN_PROGRAM, "service")
 END_S, KILL_S = 3.0, 5.0
-"""Time for processes to end by themselves after the run's end, and then when told to."""
+"""Time for processes to exit after the end of the run, and then after a signal."""
 LOGS_S = 0.25
 """Seconds between two reads of the logs, if they are shown."""
 REPLACEMENTS = 3
-"""Most times that one process of an experiment is replaced: one that always ends is broken."""
+"""Maximum replacements of one process of an experiment. A process that keeps ending is broken."""
 
 
 def run_local(
@@ -67,17 +67,17 @@ def run_local(
     trials: Sequence[TrialConfig] = (),
     forks: ForkServer | None = None,
 ) -> ExitCode:
-    """Run a benchmark with processes of this machine, and print its results. `trials` are those of
-    the config, if they are known. Raises AiperfError for what prevents the run; a run that has
-    begun ends with an exit code."""
+    """Run a benchmark with processes of this machine, and print its results. `trials` are the
+    trials of the config, if the caller has them. Raises AiperfError if the run cannot start; after
+    that, it ends with an exit code."""
     expansion = expand_local(config, trials)
     placement = ProcessPlacement(expansion, options, forks)
     return Session(expansion, placement, options).run()
 
 
 def expand_local(config: Config, trials: Sequence[TrialConfig] = ()) -> Expansion:
-    """Return the parts of a config on this machine, whose trials are `trials` if they are known.
-    Raises ConfigError."""
+    """Return the parts of a config on this machine. `trials` are the trials of the config, if the
+    caller has them. Raises ConfigError."""
     targets = target_configs(config)
     members = [
         Member(
@@ -99,20 +99,20 @@ class ProcessPlacement(Placement):
 
     where: Where = "local"
     lead_s = 2.0
-    """All is on this machine."""
+    """Short, because all parts are on this machine."""
 
     def __init__(
         self, expansion: Expansion, options: RunOptions, forks: ForkServer | None = None
     ) -> None:
-        """The services of the first part are forks of `forks`; without it each is executed."""
+        """The services of the first part are forks of `forks`; without it, each is executed."""
         self._expansion, self._options = expansion, options
         self._forks, self._has_forks = forks, forks is not None
         self._facts = local_facts()
         self.run_id = new_run_id()
 
     def prepare(self, *, shows_warnings: bool = True) -> bool:
-        """Plan the parts, and print what may be wrong with them. Raises ConfigError if this machine
-        has too few cores for its members: they would compete for CPU."""
+        """Plan the parts, and print warnings. Raises ConfigError if this machine has too few cores
+        for the members, which would compete for CPU."""
         members = self._expansion.members
         if len(members) > 1:
             self._facts = share_of(self._facts, len(members))
@@ -139,7 +139,7 @@ class ProcessPlacement(Placement):
                 config=work.config,
                 topology=plan_processes(work.shape, self._facts),
                 options=self._options,
-                run=replace(work.run, cli_command=command, is_resumed=work.goes_on),
+                run=replace(work.run, cli_command=command, is_resumed=work.is_resumed),
                 private=private,
                 artifacts=work.folder,
                 logs=work.logs,
@@ -151,9 +151,9 @@ class ProcessPlacement(Placement):
         return outcome
 
     def _fork_server(self) -> AbstractContextManager[ForkServer | None]:
-        """The fork server of a part: the one that was given for the first, a new one for others."""
-        given, self._forks = self._forks, None
-        return nullcontext(given) if given else fork_server.starting(is_needed=self._has_forks)
+        """Return the constructor's fork server for the first part, a new one for each later."""
+        first, self._forks = self._forks, None
+        return nullcontext(first) if first else fork_server.starting(is_needed=self._has_forks)
 
 
 class LocalServices:
@@ -163,7 +163,7 @@ class LocalServices:
         self._run, self._forks = run, forks
         self._processes: list[Process] = []
         self._orders: dict[str, Order] = {}
-        """What each process is, by name."""
+        """The order for each process, by name."""
         self._replaced: Counter[str] = Counter()
 
     async def run(self, context: PartContext) -> RunOutcome:
@@ -178,7 +178,7 @@ class LocalServices:
             else:
                 for name in self._orders:
                     self._execute(name)
-            # This takes as long to import as the services to start: both at the same time.
+            # This import takes as long as the start of the services, so the two overlap.
             import_module("aiperf_svc.runner.printing")
 
             api = LocalResultsClient(run.results_socket)
@@ -211,7 +211,7 @@ class LocalServices:
         ).outcome()
 
     def _make_orders(self) -> dict[str, Order]:
-        """Return what the processes are to be, by name."""
+        """Return the order for each process, by name."""
         shared = self._run.shared_environment()
         orders = {}
         for group in self._run.topology.groups:
@@ -235,7 +235,7 @@ class LocalServices:
         return process
 
     async def _adopt(self, forks: ForkServer, context: PartContext) -> None:
-        """Adopt what was ordered; nothing if the user leaves before. Raises EnvironmentProblem."""
+        """Adopt the ordered processes, unless the user exits first. Raises EnvironmentProblem."""
         async with Tasks() as tasks:
             server = tasks.start(ended(forks.child.pid, forks.child.poll), "fork server")
             tasks.start(context.interrupts.reached(2), "leave")
@@ -251,7 +251,7 @@ class LocalServices:
     # --- while it runs ---------------------------------------------------------------------------
 
     async def _watch_processes(self, follower: Follower) -> None:
-        """Watch the processes. Raises BenchmarkFailed if one ends that the run needs."""
+        """Raise BenchmarkFailed when a process ends that the run needs."""
         async with Tasks() as tasks:
             watches = [
                 tasks.start(self._watch(p, follower), f"watch {p.name}") for p in self._processes
@@ -263,26 +263,26 @@ class LocalServices:
         code = await process.wait()
         status = follower.status
         state = RunState(status.state) if status is not None else RunState.PENDING
-        # A process that ends with 0 has seen the end of the run before this one. A run that failed
-        # at once may still be pending here.
+        # A process that exits with 0 learned of the run's end before this process did. A run that
+        # failed at once may still be pending here.
         if state.is_final or code == 0:
             return
         is_first = status is None or status.experiment is None or not status.experiment.ended
         is_starting = state is RunState.PENDING and is_first
         # The run fails without a process that has no replicas.
         if is_starting or REPLICAS.isdisjoint(self._orders[process.name].services):
-            story = processes.last_lines(self._run.logs, process.name)
-            raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
-        another = self._replace(process)
-        follows = (
-            "a new one takes part in the next trial" if another else "the run continues without it"
-        )
-        follower.display.note(f"{process.name} {process.how_it_ended}; {follows}")
-        if another is not None:
-            await self._watch(another, follower)
+            log_end = processes.last_lines(self._run.logs, process.name)
+            raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{log_end}".rstrip())
+        replacement = self._replace(process)
+        effect = "the run continues without it"
+        if replacement is not None:
+            effect = "a new one takes part in the next trial"
+        follower.display.note(f"{process.name} {process.how_it_ended}; {effect}")
+        if replacement is not None:
+            await self._watch(replacement, follower)
 
     def _replace(self, process: Process) -> Process | None:
-        """Start another process in place of one that is lost, if a trial may follow."""
+        """Start a replacement for a lost process, if another trial may follow."""
         if self._run.config.experiment is None or self._replaced[process.name] == REPLACEMENTS:
             return None
         self._replaced[process.name] += 1

@@ -2,8 +2,8 @@
 
     expand ──> Schedule ──> Placement.run(part) ──> SessionResults ──> join ──> finish
 
-The session has the interrupts, the time limit and the screens; the schedule decides the order; a
-placement knows one part at a time.
+The session handles interrupts, the time limit and the screens. The schedule decides the order. A
+placement handles one part at a time.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ from aiperf_svc.domain.errors import AiperfError, ConfigError, error_text
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, signals
-from aiperf_svc.runner.ending import call_webhook, errors_posted, finish, send_to_trackers
+from aiperf_svc.runner.ending import call_webhook, finish, post_errors, send_to_trackers
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
+from aiperf_svc.runner.outcome import NOTHING_CREATED, RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, PartContext, Placement, Work
 from aiperf_svc.runner.session_results import SessionResults
 from aiperf_svc.runner.signals import Interrupts
@@ -50,12 +50,12 @@ from aiperf_svc.runner.start_gate import RoundGate, StartTimes
 from aiperf_svc.workloads.previews import trial_lists
 
 POLL_S = 15.0
-"""Time between two looks at a cluster that has no room."""
+"""Time between two checks of a cluster without room."""
 _T = TypeVar("_T")
 
 
 class Session:
-    """One command that measures."""
+    """One command that measures, from its config to its exit code."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Session:
         """Whether several parts run at the same time."""
         self._deadline_mono_s: float | None = None
         self._screens: Mapping[str, Screen] = {}
-        """Those of parts that run at the same time, by `_name_of`."""
+        """The screens of parts that run at the same time, by `_name_of`."""
         self._trials: dict[int, BeginTrial] = {}
-        """The trial of each round that a driver has named."""
+        """The trial that a driver chose for each round."""
         self._error: BaseException | None = None
         """Error of the only part before anything of it was created, or a bug of this program."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self) -> ExitCode:
-        """Run all parts and print the results. Raises AiperfError for what prevents the run; a run
-        that has begun ends with an exit code."""
+        """Run all parts and print the results. Raises AiperfError if the run cannot start; after
+        that, it ends with an exit code."""
         config, resume = self._expansion.first.config, self._options.resume
         if self._has_several and self._options.metrics_address is not None:
             raise ConfigError(
@@ -89,11 +89,11 @@ class Session:
                 "use --otlp"
             )
         if resume is not None:
-            # It reads all files of an experiment, which take long to import.
+            # It imports the readers of all experiment files, which is slow.
             from aiperf_svc.adapters.storage import resuming
 
             resuming.check({resume / each.name: each.config for each in self._expansion.members})
-        with errors_posted(config, self._placement.run_id):
+        with post_errors(config, self._placement.run_id):
             if not self._placement.prepare():
                 return ExitCode.INTERRUPTED
             self._results = SessionResults(self._expansion, self._placement, resume=resume)
@@ -104,7 +104,7 @@ class Session:
         if not self._expansion.is_joint:
             (outcome,) = outcomes.values()
             return finish(outcome, config.artifacts, self._options)
-        # Joint tables and reports take long to import.
+        # Joint tables and reports are slow to import.
         from aiperf_svc.runner import joining
 
         sent = {name: send_to_trackers(e, config.artifacts) for name, e in outcomes.items()}
@@ -116,33 +116,33 @@ class Session:
         return code
 
     async def _run(self) -> dict[str, RunOutcome]:
-        """Run the parts that are left, and return the outcome of each member."""
+        """Run the remaining parts, and return the outcome of each member."""
         results = self._results
-        left, shared_parts = results.rounds_left, results.shared_parts
-        if left or results.driven is not None or shared_parts is not None:
+        rounds, shared_parts = results.rounds_left, results.shared_parts
+        if rounds or results.driven is not None or shared_parts is not None:
             with Interrupts() as self._interrupts:
                 context = PartContext(self._interrupts, Screen(self._options.ui))
-                running = self._run_rounds(left, shared_parts, context)
+                running = self._run_rounds(rounds, shared_parts, context)
                 if not await self._unless_interrupted(running, context):
                     return {
-                        work.member.name: self._not_begun(work, NOTHING_MADE)
+                        work.member.name: self._not_started(work, NOTHING_CREATED)
                         for work in self._works(1)
                     }
         return await results.outcomes()
 
     async def _run_rounds(
-        self, left: Sequence[int], shared_parts: Sequence[Work] | None, context: PartContext
+        self, rounds: Sequence[int], shared_parts: Sequence[Work] | None, context: PartContext
     ) -> bool:
-        """Run these rounds, or those of a driver. Returns False if nothing was made."""
+        """Run these rounds, or those of a driver. Returns False if nothing was created."""
         results, experiment = self._results, self._expansion.first.config.experiment
         driver = results.driven.machine if results.driven is not None else None
-        async with self._placement.opened(context, shared_parts) as rounds:
-            if left and rounds is not None and not rounds:
+        async with self._placement.opened(context, shared_parts) as runnable:
+            if rounds and runnable is not None and not runnable:
                 return False
-            left = left if rounds is None else rounds
-            if left or driver is not None:
+            rounds = rounds if runnable is None else runnable
+            if rounds or driver is not None:
                 self._schedule = Schedule(
-                    left,
+                    rounds,
                     list(results.members),
                     limit=self._placement.limit,
                     asks_for_room=self._placement.limit > 1,
@@ -215,7 +215,7 @@ class Session:
         self._handle(event)
 
     def _left_s(self) -> float | None:
-        """Return the time that is left; None without a limit. It begins with the first part."""
+        """Return the remaining time, which begins with the first part; None without a limit."""
         if self._timeout_s is None:
             return None
         now_mono_s = time.monotonic()
@@ -224,18 +224,18 @@ class Session:
             self._spawn(self._later(self._timeout_s, OutOfTime()), "time limit")
         return self._deadline_mono_s - now_mono_s
 
-    async def _find_room(self, asked: FindRoom) -> None:
-        running = [work for number in asked.running for work in self._works(number)]
-        waiting = [self._works(number) for number in asked.waiting]
+    async def _find_room(self, request: FindRoom) -> None:
+        running = [work for number in request.running for work in self._works(number)]
+        waiting = [self._works(number) for number in request.waiting]
         try:
             found = await self._placement.find_room(running, waiting)
         except AiperfError:
-            # The cluster is silent; the parts that run report it.
+            # The cluster does not respond, which the running parts report.
             found = None
         except Exception as error:
             self._handle(RoomFailed(error_text(error)))
             return
-        self._handle(RoomFound(None if found is None else asked.waiting[found]))
+        self._handle(RoomFound(None if found is None else request.waiting[found]))
 
     def _works(self, round_: int) -> list[Work]:
         return [self._results.work(Part(round_, name)) for name in self._results.members]
@@ -251,11 +251,11 @@ class Session:
         context = PartContext(self._interrupts, screen, gate, left_s)
         try:
             if left_s is not None and left_s <= 0:
-                outcome = self._not_begun(work, OUT_OF_TIME, was_interrupted=False)
+                outcome = self._not_started(work, OUT_OF_TIME, was_interrupted=False)
             else:
                 running = self._placement.run(work, context)
                 found = await self._unless_interrupted(running, context)
-                outcome = found or self._not_begun(work, NOTHING_MADE)
+                outcome = found or self._not_started(work, NOTHING_CREATED)
         except Exception as error:
             if self._expansion.is_single:
                 raise
@@ -265,7 +265,7 @@ class Session:
         if outcome.artifacts is not None:
             ending.refresh_manifest(outcome.artifacts)
         if gate is not None:
-            # The one trial that a driver has named is the first of its part.
+            # In its part, the trial that a driver chose is number 1.
             own = None if trial is None else trial.trial.number
             offsets = {own or number: offset for number, offset in gate.offsets.items()}
             self._results.members[part.member].offsets.update(offsets)
@@ -276,8 +276,8 @@ class Session:
     async def _unless_interrupted(
         self, work: Coroutine[Any, Any, _T], context: PartContext
     ) -> _T | None:
-        """Return the result of some work; None if an interrupt before it counts interrupts itself
-        has cancelled it."""
+        """Return the result of some work; None if an interrupt has cancelled it before it handles
+        interrupts itself."""
         async with Tasks() as tasks:
             running = tasks.start(work, "run")
             tasks.start(context.is_counting.wait(), "counting")
@@ -289,17 +289,17 @@ class Session:
         return None if running.cancelled() else running.result()
 
     def _skip(self, skipped: SkipPart) -> None:
-        """Record that a part does not begin."""
+        """Record that a part is not started."""
         work = self._results.work(skipped.part)
         was_interrupted, has_failed = self._interrupts.count > 0, skipped.has_failed
-        outcome = self._not_begun(
+        outcome = self._not_started(
             work, skipped.reason, was_interrupted=was_interrupted, has_failed=has_failed
         )
         self._results.members[work.member.name].ended[skipped.part.round] = outcome
         if self._screens:
             self._screen(work).end(outcome.in_words)
 
-    def _not_begun(
+    def _not_started(
         self, work: Work, reason: str, *, was_interrupted: bool = True, has_failed: bool = False
     ) -> RunOutcome:
         """Return the outcome of a part that was not started."""
@@ -330,12 +330,12 @@ class Session:
         return " ".join(filter(None, (part.member, shape)))
 
     async def _close(self, round_: int) -> None:
-        """Put the results of a round into the folders of its members."""
+        """Add the results of a round to the folders of its members."""
         trial = self._trials.get(round_)
         async with self._closing:
             closed = await asyncio.to_thread(self._results.close, round_, trial)
         experiment = self._expansion.first.config.experiment
         if trial is not None and experiment is not None and experiment.cooldown:
             pause = asyncio.create_task(asyncio.sleep(experiment.cooldown / 1e9), name="cooldown")
-            await self._interrupts.let_end(pause, before=1)
+            await self._interrupts.wait_for(pause, before=1)
         self._handle(closed)

@@ -1,8 +1,8 @@
-"""The folders of a session: where each part leaves its results, and what they are together.
+"""The folders of a session: where the results of each part go, and how they are combined.
 
-<name>-<time>/            of the only member; else
-<name>-<time>/<member>/   of each member, beside the files of the joint result
-    shapes/<n>/           of a round: logs, and until it is closed the trials that a stack has run
+<name>-<time>/            the only member, or
+<name>-<time>/<member>/   each member, beside the files of the joint result
+    shapes/<n>/           a round: its logs, and until it is closed the trials that a stack has run
     trials/<trial>/       the trials of all rounds
 """
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class MemberResults:
-    """What the parts of one member have left."""
+    """The results of one member's parts."""
 
     member: Member
     shapes: tuple[Shape, ...]
     folder: Path
     trials: "ShapeTrials | None" = None
-    """Of an experiment whose trials come from several parts; None: from one, as a whole."""
+    """The trials of an experiment that several parts run; None if one part runs all of them."""
     ended: dict[int, RunOutcome] = field(default_factory=dict)
-    """The outcomes of its parts that are over, by round."""
+    """The outcomes of its finished parts, by round."""
     offsets: dict[int, Offset] = field(default_factory=dict)
-    """Its clock at the start of each trial, by number."""
+    """Its clock offset at the start of each trial, by number."""
     error: str = ""
     """Why its files could not be written."""
 
@@ -55,14 +55,14 @@ class SessionResults:
     """The folders of all members."""
 
     def __init__(self, expansion: Expansion, placement: Placement, *, resume: Path | None) -> None:
-        """Make the folders, or make those that are resumed ready for the trials that are left.
+        """Create the folders, or prepare those of a resumed session for the remaining trials.
         Raises AiperfError."""
         config = expansion.first.config
         self._expansion, self._placement = expansion, placement
         self._experiment, self._is_resumed = config.experiment, resume is not None
         self._has_search = config.search is not None
         self._is_collected = expansion.is_driven or len(expansion.rounds) > 1
-        """Whether the trials of a member come from several parts, or some have ended before."""
+        """Whether the trials of a member come from several parts or commands."""
         self.folder = resume or folders.make_dated_folder(Path(config.artifacts.dir), config.name)
         self.members = {
             each.name: MemberResults(
@@ -73,11 +73,11 @@ class SessionResults:
             for each in expansion.members
         }
         self.finished: frozenset[int] = frozenset()
-        """Trials that need not run again: those that all members have finished."""
+        """Numbers of the trials that all members have finished, which need not run again."""
         self._open_trials()
         self.driven: DrivenTrials | None = None
         if expansion.is_driven:
-            # It takes numpy, which other runs do without.
+            # It imports numpy, which other runs do not need.
             from aiperf_svc.runner import driven_trials
 
             own = {name: each.folder for name, each in self.members.items()}
@@ -89,7 +89,7 @@ class SessionResults:
         is_new = is_local and not self._is_resumed and not self._is_collected
         if self._experiment is None or is_new:
             return
-        # They write all files of an experiment, which takes long to import.
+        # They import the writers of all experiment files, which is slow.
         from aiperf_svc.adapters.storage import resuming
         from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 
@@ -99,7 +99,7 @@ class SessionResults:
         }
         if self._is_resumed:
             first, in_one_stack = self._expansion.first, not is_local and not self._is_collected
-            # The stack of one shape beside others runs all trials of it.
+            # A stack of its own runs all trials of its shape.
             has_stacks = self._expansion.is_split and not self._expansion.is_driven
             self.finished = resuming.keep_finished(
                 list(opened.values()),
@@ -123,7 +123,7 @@ class SessionResults:
                 each.trials.add_finished()
 
     def _add_needless(self, trials: "ShapeTrials", *, is_local: bool) -> None:
-        """Count trials that the finished ones have made needless as finished."""
+        """Count trials as finished if the finished ones have made them needless."""
         config = self._expansion.first.config
         if self.finished:
             trials.add_finished()
@@ -134,7 +134,7 @@ class SessionResults:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no trial is left to run. Of a search it is unknown."""
+        """Whether no trial is left to run. False for a search, whose trials are unknown."""
         if self._experiment is None or self._has_search:
             return False
         return all(each.trial.number in self.finished for each in self._expansion.first.trials)
@@ -155,8 +155,8 @@ class SessionResults:
 
     @property
     def shared_parts(self) -> list[Work] | None:
-        """The parts that are left, if they share one stack, which is looked for if none is; None if
-        each has its own."""
+        """The remaining parts, if they share one stack; None if each has its own. Without parts,
+        the session only looks for a stack that is left."""
         if not (self._expansion.is_in_turn and self._is_collected) or self.driven is not None:
             return None
         return [self.work(Part(number)) for number in self.rounds_left]
@@ -185,7 +185,7 @@ class SessionResults:
             config = shape_config(results.member.config, shape)
             if self._is_collected and self._placement.where == "cluster":
                 folder = folder / SHAPES / str(part.round)
-        # The folder of a round is there if a runner was killed while its stack was up.
+        # The folder of a round exists if a runner was killed while its stack was up.
         is_there = self._is_resumed and folder.is_dir()
         return Work(
             part=part,
@@ -195,44 +195,44 @@ class SessionResults:
             trial=trial,
             folder=folder,
             logs=logs,
-            goes_on=is_experiment(folder) if self._placement.where == "local" else is_there,
+            is_resumed=is_experiment(folder) if self._placement.where == "local" else is_there,
             finished=self.finished,
             run=run,
             run_id=self._placement.run_id if self._expansion.is_single else new_run_id(),
         )
 
-    def close(self, round_: int, begun: BeginTrial | None) -> RoundClosed:
-        """Put the results of the parts of a round into the folders of their members."""
+    def close(self, round_: int, started: BeginTrial | None) -> RoundClosed:
+        """Add the results of a round's parts to the folders of their members."""
         for results in self.members.values():
             try:
-                self._add_trials(results, round_, begun)
+                self._add_trials(results, round_, started)
             except Exception as error:
                 # The other parts must continue.
-                what = f"shape {round_}: " if begun is None else ""
+                what = f"shape {round_}: " if started is None else ""
                 results.error = results.error or f"{what}{error}"
-        if begun is None:
+        if started is None:
             return RoundClosed(round_)
         assert self.driven is not None
         ended, total = {name: each.ended[round_] for name, each in self.members.items()}, None
         if len(ended) > 1:
             from aiperf_svc.runner import joining
 
-            total = joining.total_of(self.joint_runs(ended), self.folder, begun.trial)
-        return RoundClosed(round_, self.driven.end(begun, ended, total))
+            total = joining.total_of(self.joint_runs(ended), self.folder, started.trial)
+        return RoundClosed(round_, self.driven.end(started, ended, total))
 
-    def _add_trials(self, results: MemberResults, round_: int, begun: BeginTrial | None) -> None:
-        """Add the trials of a part that has ended, or the one that a driver has named."""
+    def _add_trials(self, results: MemberResults, round_: int, started: BeginTrial | None) -> None:
+        """Add the trials of a finished part, or the one that a driver chose."""
         trials, outcome = results.trials, results.ended[round_]
         if trials is None:
             return
-        if begun is not None:
+        if started is not None:
             assert self.driven is not None
-            trials.add_outcome(self.driven.outcome_of(begun, outcome))
+            trials.add_outcome(self.driven.outcome_of(started, outcome))
             return
-        # Trials after the time limit were not begun.
+        # Trials after the time limit were not started.
         is_failed = outcome.has_failed and not outcome.is_out_of_time
         stops = self._experiment is not None and self._experiment.on_failure == "stop"
-        # Where a trial has ended its shape, those after it were not begun.
+        # If a failed trial ended its shape, the later ones were not started.
         was_ended_by_trial = is_failed and stops and outcome.results is not None
         if outcome.artifacts is not None:
             trials.collect(round_, outcome.artifacts)
@@ -283,7 +283,7 @@ class SessionResults:
             run_id=run_id,
             state=RunState.DONE if is_whole else early,
             reason=ended_by.reason if ended_by is not None and not is_whole else "",
-            # If nothing was measured, the reason is that of the first part.
+            # If nothing was measured, the first failed part decides the exit code.
             failure=failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
             results=written,
             artifacts=results.folder,
@@ -306,14 +306,14 @@ class SessionResults:
         ]
 
     def remove_empty(self) -> None:
-        """Remove the folders into which nothing came, unless an experiment is resumed."""
+        """Remove empty folders, unless an experiment is resumed."""
         for each in self.members.values():
             self._remove_empty(each)
         if not self._is_resumed:
             folders.remove_if_empty(self.folder)
 
     def _remove_empty(self, results: MemberResults) -> bool:
-        """Remove the folder of a member if nothing came into it; whether it was removed."""
+        """Remove the folder of a member if it is empty. Returns whether it is gone."""
         if self._is_resumed:
             return False
         if results.trials is not None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and its relatives, counted."""
+"""Counts interrupts: Ctrl-C, SIGTERM and SIGHUP."""
 
 import asyncio
 import signal
@@ -15,8 +15,8 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Interrupts:
-    """Counts the signals that ask this process to stop, instead of obeying them. A context manager
-    within a running loop; the innermost one counts."""
+    """Counts the signals that would stop this process. A context manager within a running loop; the
+    innermost one counts."""
 
     _entered: ClassVar[list["Interrupts"]] = []
 
@@ -54,13 +54,13 @@ class Interrupts:
             self._on_signal()
 
     async def reached(self, count: int) -> None:
-        """Wait until this number is reached."""
+        """Wait until there have been `count` interrupts."""
         while self.count < count:
             self._changed.clear()
             await self._changed.wait()
 
-    async def let_end(self, task: "asyncio.Future[Any]", *, before: int) -> bool:
-        """Return whether a task ends before there have been so many; otherwise it is cancelled."""
+    async def wait_for(self, task: "asyncio.Future[Any]", *, before: int) -> bool:
+        """Return whether a task ends before interrupt number `before`, which cancels it."""
         stop = asyncio.create_task(self.reached(before), name="interrupts")
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
         is_done = task.done()
@@ -68,15 +68,15 @@ class Interrupts:
         return is_done
 
     async def result_of(self, work: Awaitable[_T], *, before: int = 1) -> _T | None:
-        """Return the result of some work, or None if there have been so many before its end."""
+        """Return the result of some work; None if interrupt number `before` cancels it."""
         task = asyncio.ensure_future(work)
-        return task.result() if await self.let_end(task, before=before) else None
+        return task.result() if await self.wait_for(task, before=before) else None
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine as `asyncio.run` does, but cancel it on a signal between two callbacks of the
-    loop. asyncio itself cancels at the moment of the signal: a callback that is about to resolve
-    the cancelled future then fails with a traceback.
+    loop. asyncio itself cancels as soon as the signal arrives, and a callback that is about to
+    resolve the cancelled future then fails with a traceback.
 
     Raises KeyboardInterrupt after a signal.
     """

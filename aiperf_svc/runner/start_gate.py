@@ -1,9 +1,9 @@
 """Starts the loads of held runs.
 
-Those of a round start at one time: `core/experiments/schedule.py` decides when no part is missing.
-Each part has its own clock. Its offset from this machine's is measured with requests: it lies
-within half of the shortest round trip of the middle of that request. The visits of an experiment in
-blocks start at one uptime of their targets, by the clock of the cluster.
+The loads of a round start together when `core/experiments/schedule.py` finds all parts ready. Each
+part has its own clock. Requests measure its offset from this machine's clock, with an error of at
+most half of the shortest round trip. The visits of an experiment in blocks start when their targets
+reach the same uptime, by the clock of the cluster.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.protocol.run_states import RunState
 
 PROBES = 8
-"""Requests for the time; the one with the shortest round trip counts."""
+"""Number of requests for the time. The one with the shortest round trip is used."""
 PROBES_S = 3.0
-"""Longest time for all of them."""
+"""Time limit for all of these requests."""
 LEAD_S = 5.0
-"""Time from the moment at which all are ready to the start: the clocks are measured in it, and the
-start reaches every service of each part."""
+"""Time between the moment when all parts are ready and the start. In this time the clocks are
+measured, and the start time reaches every service of each part."""
 POLL_S = 1.0
 RETRY_S = 0.2
 _T = TypeVar("_T")
@@ -40,7 +40,7 @@ class Offset(NamedTuple):
 
 
 class StartTimes:
-    """The time at which each trial of a round starts, as soon as it is known."""
+    """The start time of each trial of a round, which a part can await."""
 
     def __init__(self, lead_s: float = LEAD_S) -> None:
         self._lead_ns = round(lead_s * 1e9)
@@ -56,18 +56,18 @@ class StartTimes:
 
 
 class RoundGate:
-    """Starts the trials of one part at the times that it shares with the others of its round."""
+    """Starts the trials of one part together with those of the other parts of its round."""
 
     def __init__(self, part: Part, times: StartTimes, report: Callable[[Event], None]) -> None:
-        """`report` takes the events of this part."""
+        """`report` receives the events of this part."""
         self._part, self._times, self._report = part, times, report
         self.offsets: dict[int, Offset] = {}
-        """The clock of the run when it was told the start of each trial, by number."""
+        """The clock offset of the run when the start of each trial was set, by trial number."""
 
     async def open(self, api: RunApi, note: Callable[[str], None]) -> None:
-        """Tell the run the start of each of its trials, as soon as the other parts are ready for
-        the trial too, or have passed it. Returns when no trial is left. Raises BenchmarkFailed if
-        its start cannot be set in time, ApiRefused."""
+        """Set the start of each trial of the run as soon as the other parts are ready for the trial
+        or have passed it. Returns when no trial is left. Raises BenchmarkFailed if a start cannot
+        be set in time, ApiRefused."""
         trial = 0
         while (ready := await _next_ready(api, after=trial, await_trial=self._await)) is not None:
             is_first, trial = not trial, ready.trial
@@ -88,10 +88,10 @@ class RoundGate:
                 await api.start(at_wall_ns + offset.ns, trial=trial)
             except ApiUnavailable as error:
                 if time_ns() > at_wall_ns:
-                    raise BenchmarkFailed(f"could not get its start in time: {error}") from error
+                    raise BenchmarkFailed(f"its start was not set in time: {error}") from error
                 await asyncio.sleep(RETRY_S)
             except ApiRefused:
-                if await _waits(api, trial):
+                if await _is_waiting(api, trial):
                     raise
                 return  # The trial has failed since it was ready.
             else:
@@ -108,7 +108,7 @@ class RoundGate:
 
 @dataclass(frozen=True)
 class UptimeGate:
-    """Starts the first trial of a visit at an uptime of its target, and those that follow as soon
+    """Starts the first trial of a visit when its target reaches an uptime, and later trials as soon
     as they are ready."""
 
     uptime_ns: int
@@ -131,13 +131,13 @@ class UptimeGate:
             try:
                 await retried(partial(api.start, at_wall_ns, trial=trial))
             except ApiRefused:
-                if await _waits(api, trial):
+                if await _is_waiting(api, trial):
                     raise
             if ready.is_last_trial:
                 return
 
     async def _wait(self, api: RunApi, note: Callable[[str], None]) -> int:
-        """Wait until shortly before the target has the uptime; return the time at which it has."""
+        """Wait until shortly before the target reaches the uptime. Returns when it does so."""
         started_wall_ns, now_wall_ns = await self.find_start(), await retried(api.clock)
         at_wall_ns, uptime_s = started_wall_ns + self.uptime_ns, self.uptime_ns / 1e9
         left_s = (at_wall_ns - now_wall_ns) / 1e9
@@ -155,14 +155,14 @@ class UptimeGate:
 
 
 StartGate = RoundGate | UptimeGate
-"""Starts a held run, or each trial of it, at the time that it shares with others."""
+"""Starts a held run, or each of its trials, at a common time."""
 
 
 async def _next_ready(
     api: RunApi, *, after: int, await_trial: Callable[[int], None] = lambda _trial: None
 ) -> Status | None:
-    """Wait until a run is ready for a trial after that one; None if it will not be. `await_trial`
-    is told the first trial that the run may still become ready for, whenever it is asked."""
+    """Wait until a run is ready for a trial after `after`; None if none will come. At each poll,
+    `await_trial` receives the first trial for which the run may still become ready."""
     number: int | None = None
     while True:
         status = await retried(partial(api.status, after=number, timeout_s=POLL_S))
@@ -194,16 +194,16 @@ async def clock_ahead_ns(api: RunApi) -> int:
     return (await retried(partial(measure_offset, api))).ns
 
 
-async def retried(ask: Callable[[], Awaitable[_T]]) -> _T:
-    """Return the response of a run as soon as it responds. Raises ApiRefused."""
+async def retried(request: Callable[[], Awaitable[_T]]) -> _T:
+    """Return the response to a request as soon as the run responds. Raises ApiRefused."""
     while True:
         try:
-            return await ask()
+            return await request()
         except ApiUnavailable:
             await asyncio.sleep(RETRY_S)
 
 
-async def _waits(api: RunApi, trial: int) -> bool:
+async def _is_waiting(api: RunApi, trial: int) -> bool:
     """Return whether a trial waits for its start."""
     status = await retried(api.status)
     return status.state == RunState.READY and status.trial == trial

@@ -71,7 +71,7 @@ def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return ForkedCommand(
             command[len(PROGRAM) :],
             cwd=Path.cwd(),
-            env={key: value for key, value in env.items() if key != fork_server.SWITCH},
+            env={key: value for key, value in env.items() if key != fork_server.FORK_VARIABLE},
             preparation=preparations.get(trial.kind, ()),
         )
 

@@ -307,8 +307,8 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", stack_run.measuring)
     removal = teardown.StackRemoval
-    monkeypatch.setattr(removal, "_begin", returning(None))
-    monkeypatch.setattr(removal, "_destroyed", stack_run.destroyed)
+    monkeypatch.setattr(removal, "_delete_roots", returning(None))
+    monkeypatch.setattr(removal, "_run_destroy", stack_run.destroyed)
     monkeypatch.setattr(removal, "_find_left", stack_run.find_left)
     monkeypatch.setattr(removal, "update_state", stack_run.update_state)
     monkeypatch.setattr(launch, "watched_contact", stack_run.watched_contact)

@@ -28,7 +28,7 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.indexes import STOPPED
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.job_index import SENT
+from aiperf_svc.runner.job_index import UPLOADED
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.fan_out.collector import Collector, CollectorPlace
 from aiperf_svc.workloads.registry import load_benchmark
@@ -226,9 +226,9 @@ async def send_first_shape(place: TwoShapes) -> None:
     """Upload all measurements of an index of the first shape."""
     async with uploading(place) as uploader:
         await uploader.begin()
-        await uploader.end("", await uploader.upload(stopped_index(place, 2), SENT))
+        await uploader.end("", await uploader.upload(stopped_index(place, 2), UPLOADED))
 
 
 async def stop(uploader: Uploader, left: Path) -> None:
     """Upload the folder of an index whose pod is stopped."""
-    await uploader.end(STOPPED, await uploader.upload(left, SENT), is_tried_again=True)
+    await uploader.end(STOPPED, await uploader.upload(left, UPLOADED), is_tried_again=True)

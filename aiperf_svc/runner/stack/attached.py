@@ -20,7 +20,7 @@ from aiperf_svc.config.target import Target
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
-from aiperf_svc.runner.stack.request import find_place, open_project
+from aiperf_svc.runner.stack.request import find_context, open_project
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import Shape, index_shapes
 
@@ -59,9 +59,9 @@ async def attach(
             f"stack {stack} is not up; start it with `aiperf-svc run {stack}` or `pulumi up -s "
             f"{stack}`"
         )
-    kubeconfig, context = find_place(stack, environ, kubeconfig=kubeconfig, context=context)
+    kubeconfig, context = find_context(stack, environ, kubeconfig=kubeconfig, context=context)
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
-        # Without the right to read kube-system, the cluster is known by its address only.
+        # Without the right to read kube-system, only its address identifies the cluster.
         if cluster.identity != cluster.server:
             deployed.check_cluster(state, stack=stack, identity=cluster.identity)
         async with (
@@ -72,8 +72,8 @@ async def attach(
 
 
 async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutcome:
-    """Download every result file into `parent/name`; without a name, into a new folder or that of
-    an interrupted download. Raises EnvironmentProblem if the run is not over."""
+    """Download every result file into `parent/name`; without a name, into the folder of an
+    interrupted download or a new one. Raises EnvironmentProblem if the run is not over."""
     status = await attached.client.status()
     if not status.is_settled:
         raise EnvironmentProblem(
@@ -139,7 +139,7 @@ async def add_facts(
 ) -> None:
     """Add facts about pods and nodes from the cluster to the results in a folder. Missing facts do
     not fail the run."""
-    # Most uses of a stack that is up need none of this.
+    # Most commands on a running stack do not need this import.
     from aiperf_svc.adapters.cluster.provenance import add_cluster_facts
 
     try:

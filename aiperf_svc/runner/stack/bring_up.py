@@ -43,8 +43,8 @@ MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
 
 
 class StateLocked(EnvironmentProblem):
-    """Raised when another process uses the stack or its state, or whether one does cannot be read;
-    nothing was created."""
+    """Raised if another process uses the stack or its state, or if that cannot be read. Nothing was
+    created."""
 
 
 # --- checks --------------------------------------------------------------------------------------
@@ -52,18 +52,18 @@ class StateLocked(EnvironmentProblem):
 
 @dataclass(frozen=True)
 class CheckedShapes:
-    """What the preflight checks of some shapes have found."""
+    """Results of the preflight checks of some shapes."""
 
     refused: dict[int, EnvironmentProblem] = field(default_factory=dict)
     """Shapes that cannot start, with the reason."""
     unschedulable_s: dict[int, float] = field(default_factory=dict)
-    """Time that a pod of each shape that passed may stay unschedulable."""
+    """Time for which pods may stay unschedulable, for each shape that passed."""
 
 
 async def check_shapes(
     request: StackRequest, shapes: Sequence[int], cluster: Cluster, *, say: Say
 ) -> CheckedShapes:
-    """Run the preflight checks of these shapes. Raises ConfigError if one asks for another
+    """Run the preflight checks of these shapes. Raises ConfigError if a failure needs another
     config."""
     found, tried = CheckedShapes(), set[str]()
     for number in shapes:
@@ -88,7 +88,7 @@ async def check_shapes(
 
 def rule_inputs(plan: StackPlan) -> str:
     """Return a text that is equal for two shapes whose objects differ only in numbers, sizes and
-    the names of one run, which admission rules do not tell apart. Quotas, limit ranges and the
+    the names of one run, which admission rules do not distinguish. Quotas, limit ranges and the
     capacity are checked for each shape."""
     pods = [
         (
@@ -111,16 +111,15 @@ def rule_inputs(plan: StackPlan) -> str:
 async def check(
     cluster: Cluster, plan: StackPlan, *, say: Say, objects: ReadObjects | None
 ) -> tuple[Check, ...]:
-    """Run every preflight check, and print those that passed. Raises EnvironmentProblem with those
-    that failed, ConfigError when one of them asks for another config. `objects` as in
-    `preflight`."""
+    """Run every preflight check, and print the passed ones. Raises EnvironmentProblem with the
+    failed ones, ConfigError if one of them needs another config. `objects` as in `preflight`."""
 
-    def tell(check: Check) -> None:
-        # The error of this command, or of the shape, names those that failed.
+    def print_passed(check: Check) -> None:
+        # The error of this command, or of the shape, lists the failed checks.
         if check.state != "failed":
             say(check_line(check))
 
-    checks = await preflight(cluster, plan, objects=objects, on_check=tell)
+    checks = await preflight(cluster, plan, objects=objects, on_check=print_passed)
     failed = [each for each in checks if each.state == "failed"]
     if failed:
         lines = [check_line(each) for each in failed]
@@ -136,12 +135,12 @@ def check_line(check: Check) -> str:
     return f"{MARKS[check.state]} {check.name}: {check.detail}{remedy}"
 
 
-# --- before --------------------------------------------------------------------------------------
+# --- preview -------------------------------------------------------------------------------------
 
 
 async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> str:
-    """Summarise the objects to create and the changes. Raises EnvironmentProblem when the stack is
-    in another cluster, or is up with the very run that is asked for."""
+    """Summarise the objects to create and the changes. Raises EnvironmentProblem if the stack is in
+    another cluster, or is already up with the requested run."""
     state = await cli.export()
     deployed.check_cluster(state, stack=request.stack, identity=cluster.identity)
     found = compare(request, state)
@@ -152,7 +151,7 @@ async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> st
 
 
 async def refuse_in_use(request: StackRequest, cluster: Cluster, me: Holder) -> None:
-    """Raise StackInUse if another process than `me` works on a stack of this name. Raises Refused,
+    """Raise StackInUse if another process than `me` uses a stack of this name. Raises Refused,
     Unreachable."""
     namespace = request.plan.config.deployment.namespace.name
     there = await find_roots(cluster, stack=request.stack, or_namespace=namespace)
@@ -178,8 +177,8 @@ async def refuse_same_run(request: StackRequest, cluster: Cluster, state: Json) 
 async def running_shape(
     request: StackRequest, shapes: Sequence[int], cluster: Cluster, cli: PulumiCli
 ) -> int | None:
-    """Return which of these shapes the stack is up with, and runs the trials of; None if it is up
-    with no such run. Raises EnvironmentProblem if it is in another cluster."""
+    """Return which of these shapes the stack is running; None if it runs none of them. Raises
+    EnvironmentProblem if it is in another cluster."""
     state = await cli.export()
     deployed.check_cluster(state, stack=request.stack, identity=cluster.identity)
     for number in shapes:
@@ -199,7 +198,7 @@ async def _is_up(request: StackRequest, cluster: Cluster, state: Json, *, run_id
 
 
 def compare(request: StackRequest, state: Json) -> StackChanges:
-    """Return the differences from the deployed stack, which has this state."""
+    """Return the differences from the deployed stack with this state."""
     before, plan = deployed.benchmark_of(state), request.plan
     if before is None:
         return StackChanges(base=DEPLOYED)
@@ -235,15 +234,15 @@ async def up(
     interrupts: Interrupts,
 ) -> bool:
     """Create the stack, or change it to another shape. Returns whether it is up: False if the user
-    stopped it. `keeper` holds its Lease as soon as it is there.
+    stopped it. `keeper` holds its Lease as soon as it exists.
 
-    Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
-    created; TakenOver when somebody else has taken it.
+    Raises EnvironmentProblem if it cannot come up, or not in time; StateLocked if nothing was
+    created; TakenOver if another process has taken it over.
     """
     cluster, say, plan, end_mono_s = keeper.cluster, keeper.say, start.plan, start.deadline_mono_s
     if not start.is_change:
         try:
-            # The user may have thought about the preview for a while.
+            # The user may have taken a while to confirm the preview.
             await refuse_in_use(request, cluster, keeper.me)
         except EnvironmentProblem as error:
             raise StateLocked(str(error)) from error
@@ -290,9 +289,9 @@ async def up(
 
 
 async def _watch_pods(start: Start, keeper: LeaseKeeper) -> str:
-    """Return why the stack cannot come up. In other namespaces, stacks of others may have the same
-    name and label. The name of a namespace that Pulumi names is known as soon as the Lease exists,
-    before any pod can have failed."""
+    """Wait until a pod shows that the stack cannot come up, and return why. Stacks in other
+    namespaces can have the same name and label. The name of a namespace that Pulumi names is known
+    as soon as the Lease exists, before any pod can fail."""
     plan = start.plan
     return await wait_for_startup_failure(
         keeper.cluster,

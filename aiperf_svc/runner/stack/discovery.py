@@ -1,4 +1,4 @@
-"""Adds to a stack's config facts from the cluster: target pods, GPU exporters, API server.
+"""Adds facts from the cluster to a stack's config: target pods, GPU exporters, API server.
 
 A plan made without a cluster lacks them, so plain `pulumi up` gets wider network policies
 and reads no GPU exporters.
@@ -39,17 +39,17 @@ from aiperf_svc.workloads.shapes import is_fanned_out
 CILIUM = "/apis/cilium.io"
 SERVICE = "/api/v1/namespaces/default/services/kubernetes"
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
-"""The API server's addresses, which it writes there itself. A role can allow reading this one."""
+"""Here the API server publishes its own addresses. A role can allow reading this one object."""
 
 
 async def pin_target(
     request: StackRequest, cluster: Cluster, *, say: Say, has_pulled: bool = False
 ) -> str:
-    """Return the node on which each visit of an experiment in blocks has its target, and pull the
-    images of all visits there unless an earlier runner `has_pulled` them; empty if no node is
-    chosen. Raises EnvironmentProblem, and ConfigError for a release that cannot be started again.
+    """Choose the node of the target for all visits of an experiment in blocks, and pull the images
+    of all visits there unless an earlier runner `has_pulled` them. Returns the node's label
+    `kubernetes.io/hostname`, empty if no node is chosen. A resumed experiment keeps its node.
 
-    A node is its label `kubernetes.io/hostname`. An experiment that is resumed keeps its node.
+    Raises EnvironmentProblem, and ConfigError for a release that cannot be started again.
     """
     experiment, plan = request.config.experiment, request.plan
     blocks = experiment.blocks if experiment is not None else None
@@ -95,7 +95,7 @@ async def pin_target(
 
 def _earlier_node(request: StackRequest) -> str:
     """Return the node of the target in the trials that have ended; empty without any."""
-    if not request.goes_on or request.folder is None:
+    if not request.is_resumed or request.folder is None:
         return ""
     for path in sorted(request.folder.rglob(PROVENANCE)):
         found = read_provenance(path.parent)
@@ -107,12 +107,12 @@ def _earlier_node(request: StackRequest) -> str:
 
 async def with_target_pods(request: StackRequest, cluster: Cluster, *, say: Say) -> StackRequest:
     """Return the request with `deployment.target.pods` added, if the file does not restrict the
-    egress to the target and the cluster knows the pods; else unchanged. Raises Unreachable."""
+    egress to the target and the cluster lists its pods; else unchanged. Raises Unreachable."""
     config = request.config.inference
     own = [request.shapes[number - 1].configs[0] for number in request.own_shapes]
-    found = {url for each in own if (url := _open_way(each))}
-    if config is None or len(found) != 1 or not all(map(_open_way, own)):
-        # Shapes with several addresses each have the policies that follow from their own.
+    found = {url for each in own if (url := _unrestricted_url(each))}
+    if config is None or len(found) != 1 or not all(map(_unrestricted_url, own)):
+        # With several addresses, the policies of each shape follow from its own address.
         return request
     deployment, target = config.deployment, config.deployment.target
     (url,) = found
@@ -130,9 +130,9 @@ async def with_target_pods(request: StackRequest, cluster: Cluster, *, say: Say)
     return replace(request, config=narrowed)
 
 
-def _open_way(config: Config) -> str:
-    """Return the address of a target to which the config does not restrict the egress; empty if
-    there is none."""
+def _unrestricted_url(config: Config) -> str:
+    """Return the URL of a target to which the config does not restrict the egress; empty if there
+    is none."""
     inference = config.inference
     if inference is None or inference.endpoint.urls:
         return ""
@@ -182,8 +182,8 @@ async def _addresses(cluster: Cluster) -> tuple[set[str], str]:
     return {str(ipaddress.ip_network(text)) for text in texts if text != "None"}, ""
 
 
-class _Users(NamedTuple):
-    """The pods whose GPUs count."""
+class _GpuPods(NamedTuple):
+    """The pods whose GPUs are read."""
 
     namespace: str
     """Empty: the stack's own."""
@@ -202,21 +202,21 @@ async def with_gpu_exporters(request: StackRequest, cluster: Cluster, *, say: Sa
     telemetry = config.telemetry
     is_named = any(page.is_gpu for page in telemetry.named_pages)
     if is_named or telemetry.exporters or is_fanned_out(config):
-        # Pages do not tell the servers of two indexes from each other.
+        # Pages do not distinguish the servers of two indexes.
         return request
-    users = await _users(config, request.stack, cluster)
-    exporters = await find_exporters(cluster) if users is not None else None
-    if users is None or not exporters:
+    pods = await _gpu_pods(config, request.stack, cluster)
+    exporters = await find_exporters(cluster) if pods is not None else None
+    if pods is None or not exporters:
         return request
-    if users.nodes is not None:
-        exporters = tuple(each for each in exporters if each.node in users.nodes)
+    if pods.nodes is not None:
+        exporters = tuple(each for each in exporters if each.node in pods.nodes)
     if len(exporters) > MAX_SOURCES:
         say(
             f"note: GPUs are not read: {len(exporters)} exporters are candidates, and a run "
             f"reads at most {MAX_SOURCES}; name some in telemetry.gpu_telemetry"
         )
         return request
-    found = grouped(exporters, users_namespace=users.namespace, users=users.names)
+    found = grouped(exporters, users_namespace=pods.namespace, users=pods.names)
     if not found:
         return request
     say(
@@ -227,14 +227,14 @@ async def with_gpu_exporters(request: StackRequest, cluster: Cluster, *, say: Sa
     return replace(request, config=config.model_copy(update=update))
 
 
-async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _Users | None:
+async def _gpu_pods(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _GpuPods | None:
     """Return the target's pods; None if they use no GPUs, or if that is unknown."""
     target = config.deployment.target
     if target.kind != "none":
         if target.gpu is None:
             return None
         name = Identity(stack=stack, run_id="", version="").name(HOST)
-        return _Users("", (f"{DEPLOYMENT}{name}",), None)
+        return _GpuPods("", (f"{DEPLOYMENT}{name}",), None)
     if target.pods is None:
         return None
     pods = await list_pods(cluster, target.pods.namespace, target.pods.labels)
@@ -242,4 +242,4 @@ async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _User
     if not using:
         return None
     names = tuple(sorted(pod["metadata"]["name"] for pod in using))
-    return _Users(target.pods.namespace, names, frozenset(p["spec"]["nodeName"] for p in using))
+    return _GpuPods(target.pods.namespace, names, frozenset(p["spec"]["nodeName"] for p in using))

@@ -1,5 +1,5 @@
-"""Finds and removes the stacks that earlier runs left: by the records of this machine, by the label
-in the cluster, and by Pulumi's state."""
+"""Finds and removes the stacks that earlier runs left behind: by the records of this machine, the
+label in the cluster, and Pulumi's state."""
 
 import asyncio
 import contextlib
@@ -48,13 +48,13 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack import records
-from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
+from aiperf_svc.runner.stack.request import CONTEXT, find_context, open_project
 from aiperf_svc.runner.stack.teardown import GONE_S, StackRemoval, unverified, wait_reports
 
-NOT_MADE = "which has the stack's label and was not created by a run of it"
+STRAY = "which has the stack's label and was not created by a run of it"
 ENDED_S, POLL_S = 300.0, 1.0
-"""Longest time in which a runner whose stack was taken over ends its run, and time between two
-looks."""
+"""Longest wait for a runner whose stack was taken over to end its run, and time between two
+checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class GarbageRequest:
     """Stacks to remove, and how."""
 
     stacks: tuple[str, ...]
-    """Names of stacks. Empty: those that this machine has records of, and those past their
+    """Names of stacks. Empty: stacks with a record on this machine, and stacks past their
     deadline."""
     environ: Mapping[str, str]
     kubeconfig: str | None = None
@@ -74,7 +74,7 @@ class GarbageRequest:
     take_over: bool = False
     """True to remove stacks that others use."""
     force: bool = False
-    """True to remove without the stack's state, or although another machine holds its lock."""
+    """True to remove a stack without its state, or despite another machine's lock."""
     yes: bool = False
 
     @cached_property
@@ -92,10 +92,10 @@ class Collected:
     left: dict[str, list[str]] = field(default_factory=dict)
     not_checked: dict[str, list[str]] = field(default_factory=dict)
     unverified: dict[str, str] = field(default_factory=dict)
-    """Stacks that could not be listed, so that it is unknown whether they are gone."""
+    """Stacks that could not be listed, so it is unknown whether they are gone."""
     refused: dict[str, str] = field(default_factory=dict)
     not_reached: dict[str, str] = field(default_factory=dict)
-    """Stacks whose cluster could not be searched, so that it is unknown whether they exist; and the
+    """Stacks whose cluster could not be searched, so it is unknown whether they exist; and the
     current context if its cluster could not be searched."""
     not_touched: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -120,8 +120,8 @@ class Collected:
 
 
 async def collect_everywhere(request: GarbageRequest) -> Collected:
-    """Remove what is left in the current context's cluster, and in each other cluster of which this
-    machine has a record. A cluster that cannot be reached is reported, and the others are searched.
+    """Remove what is left in the current context's cluster, and in each other cluster in a record
+    of this machine. A cluster that cannot be reached is reported, and the others are searched.
     Raises EnvironmentProblem if the current context's cluster cannot be reached and no other is
     recorded."""
     home, done = StateHome(request.environ), Collected()
@@ -134,14 +134,14 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
     missed: dict[str, str] = {}
     for record in home.records():
         if record.cluster not in (*missed, *done.clusters):
-            place = replace(
+            other = replace(
                 request,
                 kubeconfig=record.kubeconfig,
                 context=record.context,
                 identity=record.cluster,
             )
             try:
-                await collect_garbage(place, done)
+                await collect_garbage(other, done)
             except EnvironmentProblem as error:
                 missed[record.cluster] = str(error)
         if record.cluster in missed:
@@ -163,7 +163,7 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
         check_stack_name(name)
     kubeconfig, context = request.kubeconfig, request.context or request.environ.get(CONTEXT)
     if len(request.stacks) == 1:
-        kubeconfig, context = find_place(
+        kubeconfig, context = find_context(
             request.stacks[0], request.environ, kubeconfig=kubeconfig, context=request.context
         )
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
@@ -176,7 +176,7 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
         stacks = await list_stacks(cluster, namespace=request.namespace)
         found = {each.stack: each for each in stacks}
         chosen = request.stacks or _leftovers(home, cluster, found)
-        done.not_touched += [_described(each) for name, each in found.items() if name not in chosen]
+        done.not_touched += [_describe(each) for name, each in found.items() if name not in chosen]
         done.not_touched += [
             f"{stack}: no object of it was found, and an event is not undone; gc {stack}: "
             f"{undo.text}"
@@ -187,7 +187,7 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
             return
         for name in chosen:
             nothing = f"{name}: the objects in its state; no object in the cluster has its label"
-            output.say(f"to remove: {_described(found[name]) if name in found else nothing}")
+            output.say(f"to remove: {_describe(found[name]) if name in found else nothing}")
             if folder := _folder_to_resume(home, name):
                 output.say(f"  --resume {folder} continues its experiment instead")
         if not request.yes and not output.can_ask():
@@ -223,9 +223,9 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
             if report.not_checked:
                 done.not_checked[name] = list(report.not_checked)
             if report.others:
-                places = ", ".join(map(str, report.others))
-                done.not_touched.append(f"{name}: {places}, another stack with the same name")
-            done.not_touched += [f"{name}: {each}, {NOT_MADE}" for each in report.strays]
+                names = ", ".join(map(str, report.others))
+                done.not_touched.append(f"{name}: {names}, another stack with the same name")
+            done.not_touched += [f"{name}: {each}, {STRAY}" for each in report.strays]
             if report.left:
                 done.left[name] = [str(each) for each in report.left]
             else:
@@ -257,15 +257,15 @@ def _leftovers(
 async def _end_runner(
     request: GarbageRequest, home: StateHome, cluster: Cluster, stack: str
 ) -> bool:
-    """Take the stack over from the runner of this machine that works on it, and wait until that has
-    ended. Returns whether the runner has removed the stack. Does nothing if none works on it."""
+    """Take the stack over from the runner of this machine that uses it, and wait until that runner
+    has ended. Returns whether the runner removed the stack. Does nothing if no runner uses it."""
     holder, record = home.holder(stack), home.load(stack)
     if not holder.isdecimal() or record is None:
         return False
     roots = await find_roots(cluster, stack=stack, or_namespace=record.namespace)
-    places = namespaces_of(roots)
+    namespaces = namespaces_of(roots)
     if not await take_from_process(
-        cluster, stack, places, pid=int(holder), me=request.me, say=output.say
+        cluster, stack, namespaces, pid=int(holder), me=request.me, say=output.say
     ):
         return False
     async with wait_reports(cluster, record, output.say):
@@ -273,7 +273,7 @@ async def _end_runner(
         while is_there and time.monotonic() < give_up_mono_s:
             await asyncio.sleep(POLL_S)
             is_there = home.holder(stack) == holder
-    # A runner forgets its stack when nothing is left.
+    # A runner deletes its record when nothing is left.
     return not home.holder(stack) and home.load(stack) is None
 
 
@@ -296,13 +296,13 @@ class _Removal:
         self.was_known = found is not None or is_recorded
         """True if the stack was found or recorded beforehand."""
         self._is_proved = False
-        """True if a record or a state identifies what is removed, not only its label."""
+        """True if a record or a state identifies the objects to remove, not only their label."""
         self._is_state_lost = False
         """True if the state's folder does not exist any more."""
         self._has_state = False
         """True if Pulumi's state has the stack."""
         self._is_taken = False
-        """True if a process worked on the stack, which ends its run now."""
+        """True if the stack was taken over from a process, which is now ending its run."""
 
     async def run(self) -> LeakReport:
         """Remove the stack and return what is left of it. Raises EnvironmentProblem if it may not
@@ -320,9 +320,9 @@ class _Removal:
             raise await unverified(record, first, self._cluster)
         with contextlib.ExitStack() as stack:
             cli = await self._open_state(stack, record)
-            record = await self._with_namesakes(await self._with_own(record, cli))
+            record = await self._with_namesakes(await self._with_own_roots(record, cli))
             async with contextlib.AsyncExitStack() as held:
-                # Before anything that locks or changes the state of a stack that others use.
+                # Others may use the stack, so this precedes any lock or change of its state.
                 keepers = await self._claim(record, first.left, held)
                 if cli is not None and self._has_state and not await self._refresh(cli, record):
                     cli = None
@@ -334,7 +334,7 @@ class _Removal:
                 try:
                     await remove_by_label(self._cluster, wanted)
                 except AiperfError as error:
-                    # What could not be deleted is among what is left.
+                    # The report lists what could not be deleted.
                     output.say(str(error))
             async with wait_reports(self._cluster, record, output.say):
                 report = await wait_until_gone(self._cluster, record, timeout_s=GONE_S)
@@ -396,12 +396,12 @@ class _Removal:
             cli = stack.enter_context(opened)
             state = await cli.export()
         except AiperfError as error:
-            self._do_without_state(str(error))
+            self._continue_without_state(str(error))
             return None
         if state:
             self.was_known = self._has_state = True
             deployed.check_cluster(state, stack=self._stack, identity=self._cluster.identity)
-            # Before a refresh takes what others have made for the state's own.
+            # A refresh would adopt what others have created.
             await refuse_strangers_of(self._cluster, self._stack, state, record.own or ())
         return cli
 
@@ -422,7 +422,7 @@ class _Removal:
             output.say(f"stack {self._stack}: removing the lock of {locks[0]}")
             await cli.unlock()
         elif ended.code:
-            self._do_without_state(f"`pulumi refresh` failed: {ended.reason}")
+            self._continue_without_state(f"`pulumi refresh` failed: {ended.reason}")
             return False
         return True
 
@@ -432,23 +432,23 @@ class _Removal:
         left: Iterable[ObjectRef],
         held: contextlib.AsyncExitStack,
     ) -> Sequence[LeaseKeeper]:
-        """Hold the Leases of what is removed (`left` lists it) until `held` ends, so that no other
-        process begins to use it, and undo what a killed runner has not undone. Raises StackInUse if
-        somebody else uses it, or if that may not be read."""
+        """Hold the Leases of the objects to remove, which `left` lists, until `held` closes, so
+        that no other process begins to use them. Undo the events of a killed runner. Raises
+        StackInUse if another process uses the objects, or if that may not be read."""
         roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
         ours = [each for each in roots if record.own is None or each.uid in record.own]
         uids, spaces = {each.uid for each in ours}, namespaces_of(ours)
         is_overdue = self._found is not None and uids <= {*self._found.overdue}
         others: list[str] = []
         if record.own is None:
-            # All objects of runs go, also where the user may not list the roots.
+            # All objects of runs are removed, even where the user may not list the roots.
             chosen = self._request.namespace
             found = (each.namespace for each in left if chosen in (None, each.namespace))
             others = [each for each in dict.fromkeys(found) if each and each not in spaces]
         keepers = list[LeaseKeeper]()
         if not self._is_proved and not is_overdue:
             for root in ours:
-                with contextlib.suppress(Refused):  # `claim` tells that it may not be read.
+                with contextlib.suppress(Refused):  # `claim` reports that it may not be read.
                     await wait_for_lease(self._cluster, self._stack, root)
         for namespace in (*spaces, *others):
             self._is_taken |= await claim(
@@ -466,14 +466,14 @@ class _Removal:
             keepers.append(keeper)
         await undo_recorded(self._cluster, ours, output.say)
         if not roots:
-            # Its time to live has removed the stack of a killed runner.
+            # The stack of a killed runner was removed at the end of its time to live.
             for _, undo in await changed_objects(self._cluster, self._stack):
                 if await undo.carry_out(self._cluster):
                     self.was_known = True
                     output.say(f"an event was not undone: {undo.text}")
         return keepers
 
-    def _do_without_state(self, why: str) -> None:
+    def _continue_without_state(self, why: str) -> None:
         if not self._request.force:
             raise EnvironmentProblem(
                 f"it is unknown whether stack {self._stack} is in use: {why}\nWith --force its "
@@ -481,9 +481,9 @@ class _Removal:
             )
         output.say(f"stack {self._stack}: removed without its state: {why}")
 
-    async def _with_own(self, record: RunRecord, cli: PulumiCli | None) -> RunRecord:
-        """Return the record with the roots to remove: for a run of this machine, those that it
-        created; for another stack, all if it was named, else those past their deadline."""
+    async def _with_own_roots(self, record: RunRecord, cli: PulumiCli | None) -> RunRecord:
+        """Return the record with the roots to remove. These are the roots that a run of this
+        machine created, or all roots of another named stack, or else those past their deadline."""
         self._is_proved = record.is_ephemeral  # Its name is unique.
         if self._home.load(self._stack) is not None and not record.is_ephemeral:
             self._is_proved = cli is not None or bool(record.own or record.namespace_uid)
@@ -495,7 +495,7 @@ class _Removal:
         known = tuple(each.uid for each in there if each.uid in uids)
         if known and not record.is_ephemeral:
             self._is_proved = True
-            # The state tells its own stack from another one of the same name.
+            # The state distinguishes its own stack from another one of the same name.
             own = known
         elif self._stack not in self._request.stacks and self._found and not record.is_ephemeral:
             own = self._found.overdue
@@ -504,8 +504,8 @@ class _Removal:
         return msgspec.structs.replace(found, own=own)
 
     async def _with_namesakes(self, record: RunRecord) -> RunRecord:
-        """Return the record with the roots of a stack that has taken the place of this one. Raises
-        StackInUse unless the user takes that over."""
+        """Return the record with the roots of a stack that has replaced this one. Raises StackInUse
+        unless the user takes over that stack."""
         own = record.own
         if own is None or not self._has_state:
             return record
@@ -519,7 +519,7 @@ class _Removal:
         return msgspec.structs.replace(record, own=(*own, *there))
 
 
-def _described(found: FoundStack) -> str:
-    places = ", ".join(found.namespaces) or "no namespace"
+def _describe(found: FoundStack) -> str:
+    namespaces = ", ".join(found.namespaces) or "no namespace"
     end = f", its time to live ends at {found.expires:%Y-%m-%d %H:%M:%SZ}" if found.expires else ""
-    return f"{found.stack}: {count(found.objects, 'object')} in {places}{end}"
+    return f"{found.stack}: {count(found.objects, 'object')} in {namespaces}{end}"

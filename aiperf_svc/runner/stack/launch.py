@@ -2,7 +2,7 @@
 
     begin ──> run_part ──> run_part … ──> end
 
-The session decides which part is next on a stack that several parts share.
+The session decides which part runs next on a stack that several parts share.
 """
 
 import time
@@ -37,8 +37,8 @@ from aiperf_svc.runner.stack.teardown import StackRemoval
 from aiperf_svc.workloads.previews import summary, trial_lists
 
 CLUSTER_STAGES = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
-"""Stages that report a silent API server. `RunWatch` reports it during the run, and before a stack
-exists the silence ends the command."""
+"""Stages that report an API server that does not respond. `RunWatch` reports it during the run.
+Before a stack exists, it ends the command."""
 _EndT = TypeVar("_EndT", RunEnd, RunOutcome)
 
 
@@ -56,7 +56,7 @@ class Launch:
         *,
         me: Holder,
     ) -> None:
-        """`me` is this process, as the Lease of the stack names it."""
+        """`me` identifies this process in the Lease of the stack."""
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._context = cluster, cli, context
         self.run_id = request.plan.identity.run_id
@@ -70,21 +70,21 @@ class Launch:
         self._part_failure: AiperfError | None = None
         """The first error in the current part."""
         self._artifact_error = ""
-        """Why the results of the current part are not all here."""
+        """Why results of the current part are missing."""
         self._parts: dict[int, Work] = {}
-        """The parts that are left, by the place of their plans from 1."""
-        self._place = 0
-        """Place of the current part."""
+        """The remaining parts, by the number of their plan from 1."""
+        self._number = 0
+        """Number of the current part's plan."""
         self._checked = bring_up.CheckedShapes()
         self._collection = measure.Collection(request, cluster, cli, self._interrupts, screen.say)
         self._removal = StackRemoval(home, cluster, cli, screen.say)
         self._are_events_undone = True
         """False if it is unknown."""
         self._running: int | None = None
-        """Place of the part whose trials a killed runner has left running."""
+        """Number of the plan that a killed runner has left running."""
         self._node: str | None = None
-        """The node of the target in all visits of an experiment in blocks; empty: any; None: not
-        chosen yet."""
+        """The node of the target in all visits of an experiment in blocks; empty for any node, None
+        before the choice."""
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
         """Set before the first object may be created."""
@@ -94,10 +94,10 @@ class Launch:
         self._took_s: dict[str, float] = {}
 
     async def begin(self, parts: Sequence[Work]) -> list[int]:
-        """Check and preview the stack for these parts, or look for what is left of it if there are
-        none. Returns the rounds to run in their order, none if the user stops it. Raises
-        AiperfError if no part can run."""
-        self._parts = {self._place_of(each): each for each in parts}
+        """Check and preview the stack for these parts. Without parts, look for what is left of it.
+        Returns the rounds to run in their order, none if the user stops it. Raises AiperfError if
+        no part can run."""
+        self._parts = {self._number_of(each): each for each in parts}
         self._lifecycle.has_parts = bool(parts)
         await self._run_until(Stage.UP, Stage.DESTROY, Stage.FINISHED)
         if self.failure is not None and self._record is None:
@@ -108,10 +108,10 @@ class Launch:
     async def run_part(self, work: Work, context: PartContext) -> RunEnd:
         """Run a part, from `up` until its results are collected. Raises AiperfError if nothing was
         created."""
-        self._place, self._context = self._place_of(work), context
+        self._number, self._context = self._number_of(work), context
         self._part_failure, self._artifact_error = None, ""
         lifecycle = self._lifecycle
-        if (refused := self._checked.refused.get(self._place)) is not None:
+        if (refused := self._checked.refused.get(self._number)) is not None:
             return RunEnd(run_id=self.run_id, error=refused)
         lifecycle.begin_part()
         await self._run_until(Stage.DESTROY, Stage.FINISHED)
@@ -132,7 +132,7 @@ class Launch:
         )
 
     async def end(self) -> None:
-        """Remove the stack, unless it is kept; however often the user interrupts it."""
+        """Remove the stack, unless it is kept. Interrupts do not stop the removal."""
         lifecycle = self._lifecycle
         if self._interrupts.count:
             lifecycle.stop()
@@ -143,7 +143,7 @@ class Launch:
             await self._end_measuring()
             await self._keeper.close(is_kept=lifecycle.is_kept)
             for each in self._parts.values():
-                if not each.goes_on:
+                if not each.is_resumed:
                     folders.remove_if_empty(each.folder)
         record = self._record
         if record is None or lifecycle.stage is not Stage.FINISHED:
@@ -158,7 +158,7 @@ class Launch:
 
     @property
     def more(self) -> dict[str, Any]:
-        """The further keys of `--json`."""
+        """The additional keys of `--json`."""
         return {
             "stack": self._request.stack,
             "namespace": self._record.namespace if self._record else None,
@@ -169,8 +169,7 @@ class Launch:
         }
 
     def completed(self, end: _EndT) -> _EndT:
-        """Add to the end of a part, or of all that share the stack, what is known now that the
-        stack is gone."""
+        """Add the result of the teardown to the end of a part, or of all parts of the stack."""
         lifecycle, removal, folder = self._lifecycle, self._removal, end.artifacts
         is_gone = self._record is not None and not lifecycle.is_kept
         return replace(
@@ -185,12 +184,12 @@ class Launch:
             more=self.more,
         )
 
-    def _place_of(self, part: Work) -> int:
-        """Return the place of the plan of a part, from 1."""
+    def _number_of(self, part: Work) -> int:
+        """Return the number of a part's plan, from 1."""
         return part.part.round if len(self._request.plans) > 1 else 1
 
     async def _run_until(self, *ends: Stage) -> None:
-        """Run the stages before one of these."""
+        """Run stages until one of `ends` is next."""
         stages: dict[Stage, Callable[[], Awaitable[StageResult]]] = {
             Stage.PREFLIGHT: self._preflight,
             Stage.PREVIEW: self._preview,
@@ -205,16 +204,16 @@ class Launch:
         while lifecycle.stage not in ends:
             stage, started_mono_s = lifecycle.stage, time.monotonic()
             self._screen.begin(stage)
-            result = await self._end_of(stage, stages[stage])
+            result = await self._run_stage(stage, stages[stage])
             if self._keeper.loss is not None:
                 lifecycle.is_lost, lifecycle.is_in_use = True, self._keeper.loss.is_in_use
                 if result is StageResult.FAILED and self.failure is None:
-                    self._failed(self._keeper.loss)
+                    self._record_failure(self._keeper.loss)
             took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s
             self._took_s[stage.value] = round(took_s, 1)
             lifecycle.end(stage, result, interrupts=self._interrupts.count)
 
-    async def _end_of(
+    async def _run_stage(
         self, stage: Stage, work: Callable[[], Awaitable[StageResult]]
     ) -> StageResult:
         try:
@@ -223,16 +222,16 @@ class Launch:
             async with watched_contact(self._cluster, note=self._say):
                 return await work()
         except AiperfError as error:
-            return self._failed(error)
+            return self._record_failure(error)
         except Exception as error:
             # The stack must be removed after any error.
             problem = EnvironmentProblem(f"{stage}: {error_text(error)}")
             problem.__cause__ = error
-            return self._failed(problem)
+            return self._record_failure(problem)
 
-    def _failed(self, error: AiperfError) -> StageResult:
+    def _record_failure(self, error: AiperfError) -> StageResult:
         if self._keeper.loss is not None:
-            # What fails after that follows from it.
+            # Later failures follow from the loss of the Lease.
             error = self._keeper.loss
         self.failure = self.failure or error
         self._part_failure = self._part_failure or error
@@ -241,19 +240,19 @@ class Launch:
             self._say(str(error))
         return StageResult.FAILED
 
-    # --- before anything is made -----------------------------------------------------------------
+    # --- before anything is created --------------------------------------------------------------
 
     async def _preflight(self) -> StageResult:
-        request, places = self._request, list(self._parts)
-        if not places:
+        request, numbers = self._request, list(self._parts)
+        if not numbers:
             self._say(f"all trials have finished; their results are in {request.folder}")
             self._record = self._home.load(request.stack)
             return StageResult.DECLINED if self._record is None else StageResult.DONE
-        if request.goes_on:
-            finding = bring_up.running_shape(request, places, self._cluster, self._cli)
+        if request.is_resumed:
+            finding = bring_up.running_shape(request, numbers, self._cluster, self._cli)
             self._running = await self._interrupts.result_of(finding)
         running = [] if self._running is None else [self._running]
-        rest = [each for each in places if each not in running]
+        rest = [each for each in numbers if each not in running]
         checking = bring_up.check_shapes(request, rest, self._cluster, say=self._say)
         checked = await self._interrupts.result_of(checking)
         if checked is None:
@@ -266,8 +265,8 @@ class Launch:
         if not fitting and not running and refused:
             texts = dict.fromkeys(map(str, refused.values()))
             raise EnvironmentProblem("\n".join(texts))
-        for place, cause in refused.items():
-            named = trial_lists.shape_name(request.shapes, place)
+        for number, cause in refused.items():
+            named = trial_lists.shape_name(request.shapes, number)
             self._say(f"{named}: its trials count as failed: {cause}")
         left = [*running, *sorted([*fitting, *refused])]
         self._parts = {each: self._parts[each] for each in left}
@@ -281,15 +280,15 @@ class Launch:
             self._say(f"stack {request.stack} is up and runs these trials; continuing with it")
         elif (result := await self._review()) is not StageResult.DONE:
             return result
-        # Errors that can be found before anything is made are raised here.
+        # Errors that can be found before anything is created are raised here.
         record = await records.first_record(request, self._cluster, self._home, self._cli)
         if self._running is None:
             pinning = pin_target(request, self._cluster, say=self._say)
             self._node = await self._interrupts.result_of(pinning)
             if self._node is None:
                 return StageResult.INTERRUPTED
-        for place, work in self._parts.items():
-            measure.prepare(work, is_running=place == self._running)
+        for number, work in self._parts.items():
+            measure.prepare(work, is_running=number == self._running)
         self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
         return StageResult.DONE
 
@@ -310,7 +309,7 @@ class Launch:
 
     async def _up(self) -> StageResult:
         assert self._prepared is not None
-        is_change, is_up = self._record is not None, self._place == self._running
+        is_change, is_up = self._record is not None, self._number == self._running
         self._running, left_s = None, self._context.left_s
         self._deadline_mono_s = None if left_s is None else time.monotonic() + left_s
         await self._end_measuring()
@@ -326,9 +325,9 @@ class Launch:
                         self._request, self._cluster, say=self._say, has_pulled=True
                     )
                 start = bring_up.Start(
-                    plan=self._request.visit_plan(self._place, node=self._node),
+                    plan=self._request.visit_plan(self._number, node=self._node),
                     is_change=is_change,
-                    unschedulable_s=self._checked.unschedulable_s.get(self._place, 0.0),
+                    unschedulable_s=self._checked.unschedulable_s.get(self._number, 0.0),
                     deadline_mono_s=self._deadline_mono_s,
                 )
                 keeper, interrupts = self._keeper, self._interrupts
@@ -342,7 +341,7 @@ class Launch:
             self._home.forget(self._request.stack)
             if earlier is not None:
                 self._home.save(earlier)
-            self._failed(error)
+            self._record_failure(error)
             return StageResult.DECLINED
         finally:
             # The teardown of a partly created stack needs these UIDs too.
@@ -355,16 +354,16 @@ class Launch:
         try:
             self._record = await records.find_own(self._record, self._cluster, self._cli)
         except Exception as error:
-            # With the roots of before `up`, the leak check would find nothing.
+            # With the roots from before `up`, the leak check would miss new objects.
             self._say(f"it is unknown which objects are the stack's own: {error_text(error)}")
             self._record = msgspec.structs.replace(self._record, own=None)
         else:
             self._home.save(self._record)
 
     async def _measure(self) -> StageResult:
-        plan, options = self._request.plans[self._place - 1], self._options.run
+        plan, options = self._request.plans[self._number - 1], self._options.run
         assert self._record is not None
-        # The next trial would take what a killed runner's event has changed for the original.
+        # The next trial would treat the change of a killed runner's event as the original.
         await self._undo_events(self._record)
         outputs = await self._cli.outputs()
         self._keeper.begin(str(outputs.get("namespace", "")))
@@ -374,7 +373,7 @@ class Launch:
         results = await measuring.follow(deadline_mono_s=self._deadline_mono_s)
         status = measuring.status
         if measuring.failure is not None:
-            self._failed(measuring.failure)
+            self._record_failure(measuring.failure)
             self._lifecycle.fail_run()
         if status is not None and status.state == RunState.FAILED:
             self._lifecycle.fail_run()
@@ -385,7 +384,7 @@ class Launch:
         return StageResult.DONE
 
     async def _collect(self) -> StageResult:
-        measuring, folder = self._measuring, self._parts[self._place].folder
+        measuring, folder = self._measuring, self._parts[self._number].folder
         assert measuring is not None
         assert self._record is not None
         status = measuring.status
@@ -400,9 +399,9 @@ class Launch:
 
     async def _save_evidence(self) -> StageResult:
         assert self._record is not None
-        return await self._collection.save_evidence(self._record, self._parts[self._place].folder)
+        return await self._collection.save_evidence(self._record, self._parts[self._number].folder)
 
-    # --- the way down ----------------------------------------------------------------------------
+    # --- teardown --------------------------------------------------------------------------------
 
     async def _destroy(self) -> StageResult:
         assert self._record is not None
@@ -415,28 +414,28 @@ class Launch:
                 self._record, self._cluster, self._cli, self._me, is_lost=is_lost
             )
         except StackInUse as error:
-            if is_lost:  # Else it is the failure that is told.
+            if is_lost:  # Otherwise it is reported as the failure.
                 self._say(str(error))
-            self._failed(error)
+            self._record_failure(error)
             return StageResult.DECLINED
         except Exception as error:
-            self._say(f"whether another process uses the stack is unknown: {error_text(error)}")
+            self._say(f"it is unknown whether another process uses the stack: {error_text(error)}")
         try:
             await self._undo_events(self._record)
         except Exception as error:
             self._are_events_undone = False
-            self._say(f"whether an event is left to be undone is unknown: {error_text(error)}")
+            self._say(f"it is unknown whether an event must be undone: {error_text(error)}")
         await self._removal.destroy(self._record, self._interrupts)
         return StageResult.DONE
 
     async def _undo_events(self, record: RunRecord) -> None:
-        """Undo what an event has left, if it could not be undone when it ended. Raises
-        EnvironmentProblem if that is unknown."""
+        """Undo an event that was not undone when it ended. Raises EnvironmentProblem if that is
+        unknown."""
         config, stack = self._request.config.inference, record.stack
         if config is None or not config.events:
             return
         if record.own is None:
-            raise EnvironmentProblem(f"which objects of stack {stack} are its own is unknown")
+            raise EnvironmentProblem(f"it is unknown which objects belong to stack {stack}")
         finding = partial(find_roots, self._cluster, stack=stack, or_namespace=record.namespace)
         roots = await retried(finding, within_s=RETRY_S, pause_s=POLL_S)
         ours = [each for each in roots if each.uid in record.own]
@@ -445,13 +444,14 @@ class Launch:
     async def _check(self) -> StageResult:
         assert self._record is not None
         if self._record.own is None and not self._removal.is_destroyed:
-            # The state still lists them.
+            # Pulumi's state still lists the roots.
             await self._find_own()
         await self._removal.check(self._record)
         if not self._are_events_undone:
             stack = self._record.stack
             raise EnvironmentProblem(
-                f"whether an event of stack {stack} is undone is unknown: aiperf-svc gc {stack}"
+                f"it is unknown whether an event of stack {stack} is undone; to undo it: "
+                f"aiperf-svc gc {stack}"
             )
         if gpus := max(plan.totals.gpus for plan in self._request.plans):
             # A pod that is ending is listed, and the check has waited for it.

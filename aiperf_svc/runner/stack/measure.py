@@ -52,16 +52,16 @@ STOPPING = (
     "collect nothing."
 )
 UNRESPONSIVE_S = 90.0
-"""Longest time without a response of the results' pod. A lost pod is made again, maybe on another
-node, and then reports how the run took its loss."""
+"""Longest time without a response of the results' pod. A lost pod is created again, maybe on
+another node, and then reports how its loss affected the run."""
 FETCH_S, FETCH_RETRY_S = 120.0, 2.0
 """Longest time that the connection to the results may be broken while fetching, and the time
 between two attempts."""
 REPORT_S = 1.0
 """Time between two reports of the server's replicas."""
 LOSSES_OF_RANKS = frozenset({"run", "rank-lost", "oom", "step-failed"})
-"""Checks of a benchmark on ranks that fail when a rank is lost, or processes of it. A run may end
-with the step that lost them, before the cluster reports it."""
+"""Checks of a benchmark on ranks that fail if a rank or its processes are lost. The run may end
+with the failed step before the cluster reports the loss."""
 
 
 class Measuring:
@@ -76,7 +76,7 @@ class Measuring:
         options: RunOptions,
         keeper: LeaseKeeper,
     ) -> None:
-        """`keeper` notices who takes the stack."""
+        """`keeper` reports when another process takes over the stack."""
         self._cluster, self._outputs, self._plan = cluster, outputs, plan
         self._namespace = str(outputs["namespace"])
         self._context, self._options, self._keeper = context, options, keeper
@@ -92,8 +92,8 @@ class Measuring:
 
     @property
     def has_losses(self) -> bool:
-        """True if a part of the stack died: the run reports a lost service or rank, or requests
-        without a good response from a target of the stack's own."""
+        """True if a part of the stack died: the run reports a lost service or rank, or failed
+        requests to the stack's own target."""
         results = self.results
         if results is None:
             return self._has_lost_rank
@@ -104,8 +104,7 @@ class Measuring:
 
     async def follow(self, *, deadline_mono_s: float | None) -> Results | None:
         """Follow the run and return its summary, if there is one. The first interrupt stops the
-        run, the second ends this call. Raises AiperfError if the run cannot be followed any
-        more."""
+        run, the second ends this call. Raises AiperfError if the run can no longer be followed."""
         plan, context = self._plan, self._context
         results = open_results(self._cluster, outputs=self._outputs)
         url = await self._open.enter_async_context(results)
@@ -140,7 +139,7 @@ class Measuring:
         try:
             self.results = await follower.run()
         except BenchmarkFailed as error:
-            # Services behind a silent API server are not the cause.
+            # The API server is the cause, not the services behind it.
             if watch.silence:
                 raise BenchmarkFailed(watch.silence) from error
             raise
@@ -151,7 +150,7 @@ class Measuring:
         return self.results
 
     def _uptime_gate(self) -> StartGate | None:
-        """Return what starts the trials of a visit at an uptime of its target; None without one."""
+        """Return the gate that starts a visit at an uptime of its target; None without one."""
         experiment = self._plan.config.experiment
         blocks = experiment.blocks if experiment is not None else None
         if experiment is None or blocks is None or blocks.uptime is None:
@@ -180,7 +179,7 @@ class Measuring:
             yield EventWatch(client, config, events.perform)
 
     def _handle_loss(self, loss: Loss, follower: Follower) -> None:
-        """Report a loss. Raises BenchmarkFailed if there can be no results any more."""
+        """Report a loss. Raises BenchmarkFailed if results are no longer possible."""
         results_pod, target = self._plan.results_pod, self._plan.target
         display = follower.display
         if self._plan.jobs and loss.component == results_pod:
@@ -231,8 +230,8 @@ class Measuring:
 async def _report_replicas(
     cluster: Cluster, client: ResultsClient, server: WatchedServer, follower: Follower
 ) -> None:
-    """Watch the replicas of a server, and report them to the run until this is cancelled. A report
-    holds all that is known, so that a lost one costs nothing."""
+    """Watch the replicas of a server, and report them to the run until this is cancelled. Each
+    report is complete, so a lost one does no harm."""
     ahead_ns = await clock_ahead_ns(client)
     watch = ScalingWatch(cluster, server, clock_ns=lambda: time.time_ns() + ahead_ns)
     watch.log.since_wall_ns = time.time_ns() + ahead_ns
@@ -240,7 +239,7 @@ async def _report_replicas(
     async with Tasks() as tasks:
         running = tasks.start(watch.run(), "watch replicas")
         while True:
-            # What the watch has not handled yet is not covered.
+            # A report does not cover times that the watch has not handled yet.
             report = watch.log.report(time.time_ns() + ahead_ns if watch.has_begun.is_set() else 0)
             for text in set(report.not_watched) - noted:
                 follower.display.note(f"scaling: not watched: {text}")
@@ -255,11 +254,11 @@ async def _report_replicas(
 
 
 def prepare(work: Work, *, is_running: bool) -> None:
-    """Make the folder of a part, or make that of a resumed experiment ready for trials that run
-    again. `is_running`: the stack runs them already. Raises ConfigError if none can be made, and
-    EnvironmentProblem."""
+    """Create the folder of a part. Prepare that of a resumed experiment for trials that run again,
+    unless the stack is running them (`is_running`). Raises ConfigError if the folder cannot be
+    created, and EnvironmentProblem."""
     folders.make_folder(work.folder)
-    if work.goes_on and not is_running:
+    if work.is_resumed and not is_running:
         resuming.begin(work.folder, work.member.config)
 
 
@@ -282,7 +281,7 @@ class Collection:
                 return StageResult.INTERRUPTED
             self.say(f"collected {amount} into {self.request.folder}")
             await self._add_provenance(record, folder)
-            has_logs = await self.interrupts.let_end(logs, before=2)
+            has_logs = await self.interrupts.wait_for(logs, before=2)
             return StageResult.DONE if has_logs else StageResult.INTERRUPTED
 
     async def _add_provenance(self, record: RunRecord, folder: Path) -> None:

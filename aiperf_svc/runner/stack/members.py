@@ -21,8 +21,8 @@ Requests = Mapping[str, StackRequest]
 
 
 def member_requests(request: StackRequest, clusters: Sequence[NamedCluster] = ()) -> Requests:
-    """Return the stack of each target in each cluster, whose name ends with that of the member; the
-    request itself if there is one of both. Raises ConfigError."""
+    """Return the request for each target in each cluster. The name of its stack ends with that of
+    the member. One target in one cluster has the request itself. Raises ConfigError."""
     if clusters and (request.context or request.kubeconfig):
         raise ConfigError(f"--context, --kubeconfig: {CLUSTERS_KEY} names the clusters")
     in_clusters = {each.short: _in_cluster(request, each) for each in clusters} or {"": request}
@@ -42,10 +42,10 @@ def member_requests(request: StackRequest, clusters: Sequence[NamedCluster] = ()
     return members
 
 
-def _in_cluster(request: StackRequest, place: NamedCluster) -> StackRequest:
+def _in_cluster(request: StackRequest, named: NamedCluster) -> StackRequest:
     settings = dict(request.settings)
     settings["config"] = {k: v for k, v in settings["config"].items() if k != CLUSTERS_KEY}
-    return replace(request, settings=settings, kubeconfig=place.kubeconfig, context=place.context)
+    return replace(request, settings=settings, kubeconfig=named.kubeconfig, context=named.context)
 
 
 def _of_targets(request: StackRequest) -> Requests:
@@ -83,14 +83,14 @@ def expand_requests(requests: Requests) -> Expansion:
 
 
 def _with_rank_image(request: StackRequest) -> Config:
-    """Return the config as pods have it and results name it: with the image of the environment."""
+    """Return the config with the workload image of the environment, as in pods and results."""
     tool, image = request.config.tool, request.environ.get(WORKLOAD_IMAGE)
     return request.config if tool is None or not image else tool.with_image(image)
 
 
 def whole_footprint(requests: Requests, expansion: Expansion) -> Footprint:
-    """Return the most that all stacks take at the same time, and for how long. Raises ConfigError
-    if it exceeds `deployment.limits`."""
+    """Return the peak footprint of all stacks together, and its duration. Raises ConfigError if it
+    exceeds `deployment.limits`."""
     first, *_ = requests.values()
     is_in_turn = expansion.is_in_turn or expansion.is_driven
     stacks = [
@@ -109,33 +109,33 @@ def _where(request: StackRequest, *, is_target: bool) -> str:
 
 
 def check_namespace(deployment: Deployment, key: str) -> None:
-    """Raise ConfigError if several stacks in one cluster, because of `key`, would each make the
+    """Raise ConfigError if several stacks in one cluster, because of `key`, would each create the
     same namespace."""
     space = deployment.namespace
     if space.mode == "create":
         raise ConfigError(
-            f"deployment.namespace: {space.name} would be made by one stack, and there are several "
-            f"({key}); make it before and use mode: existing, or leave it out"
+            f"deployment.namespace: several stacks ({key}) cannot all create {space.name}; create "
+            "it before and use mode: existing, or leave it out"
         )
 
 
 def part_request(request: StackRequest, expansion: Expansion, work: Work) -> StackRequest:
     """Return the request for the stack of one part of a member, or for the stack that its parts
     share. Raises ConfigError."""
-    own = replace(request, folder=work.folder, run=work.run, goes_on=work.goes_on)
+    own = replace(request, folder=work.folder, run=work.run, is_resumed=work.is_resumed)
     if work.trial is not None:
         return replace(own, config=work.config)
     if not expansion.is_split:
         return replace(own, finished=work.finished)
-    # It runs all trials of its shape, so that its plan is among those of the request.
+    # The stack runs all trials of its shape, so the request has its plan.
     number = work.part.round
     stack = f"{request.stack}-{number}"
     check_stack_name(stack)
-    return replace(own, stack=stack, only_shape=number, known=request.all_shapes)
+    return replace(own, stack=stack, only_shape=number, known_shapes=request.all_shapes)
 
 
 def several_lines(expansion: Expansion, requests: Requests) -> str:
-    """Return which stacks are made for the members, and how each differs from the first one."""
+    """Describe the stacks of the members, and how each differs from the first one."""
     first, *_ = requests.values()
     lines = [f"the same for each of {len(requests)} {expansion.kind}, except as listed:"]
     for member in expansion.members:

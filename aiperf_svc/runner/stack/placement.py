@@ -22,9 +22,9 @@ from aiperf_svc.plan.service_pods import upload_keys
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import signals
-from aiperf_svc.runner.ending import errors_posted
+from aiperf_svc.runner.ending import post_errors
 from aiperf_svc.runner.options import StackOptions
-from aiperf_svc.runner.outcome import NOTHING_MADE, RunOutcome
+from aiperf_svc.runner.outcome import NOTHING_CREATED, RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.stack import preview
@@ -50,9 +50,9 @@ KubeContext = tuple[str | None, str | None]
 def run_stacks(
     request: StackRequest, options: StackOptions, clusters: Sequence[NamedCluster] = ()
 ) -> ExitCode:
-    """Run the stacks of a request and print the results. Raises AiperfError for what prevents the
-    run; a run that has begun ends with an exit code."""
-    with errors_posted(request.config):
+    """Run the stacks of a request and print the results. Raises AiperfError if the run cannot
+    start; after that, it ends with an exit code."""
+    with post_errors(request.config):
         requests = member_requests(request, clusters)
         expansion = expand_requests(requests)
         placement = StackPlacement(requests, expansion, options)
@@ -63,11 +63,11 @@ def run_stacks(
 def run_in_namespace(
     request: StackRequest, options: StackOptions, namespace: str | None
 ) -> ExitCode:
-    """Run a stack without a file in a namespace, which is kept if it exists and removed if it does
-    not; None: one with a generated name. Raises AiperfError as `run_stacks` does.
+    """Run a stack without a file in a namespace; None: one with a generated name. An existing
+    namespace is kept, a new one is removed. Raises AiperfError as `run_stacks` does.
 
-    Whether it exists is checked once, and written into the stack's config. A program that checked
-    each time would mistake its own namespace for an existing one.
+    The namespace is looked up once, and the result is stored in the stack's config. A program that
+    looked it up each time would mistake its own namespace for an existing one.
     """
     # Errors of the request are reported before the cluster is contacted.
     request.check_prerequisites()
@@ -122,13 +122,13 @@ class StackPlacement(Placement):
             request.check_prerequisites()
         whole_footprint(self._requests, self._expansion)
         if self._expansion.is_single:
-            return True  # It asks when its cluster has been asked.
+            return True  # The launch asks the user, after the preflight checks.
         for text in self._previews():
             output.say(text)
         is_agreed = self._options.yes or not output.can_ask()
         if is_agreed or signals.run(output.ask("Create these stacks?")):
             return True
-        output.say(NOTHING_MADE)
+        output.say(NOTHING_CREATED)
         return False
 
     def _previews(self) -> list[str]:
@@ -143,8 +143,8 @@ class StackPlacement(Placement):
         return texts
 
     @contextlib.asynccontextmanager
-    async def _launched(self, request: StackRequest, context: PartContext) -> AsyncIterator[Launch]:
-        """Hold a stack in a project of its own, and remove it at the end."""
+    async def _launch(self, request: StackRequest, context: PartContext) -> AsyncIterator[Launch]:
+        """Open a stack in a project of its own, and remove it at the end."""
         home, say, me = self._home, context.screen.say, this_process(request.environ)
         options = self._options if self._expansion.is_single else replace(self._options, yes=True)
         request.check_secrets()
@@ -183,17 +183,17 @@ class StackPlacement(Placement):
         self, context: PartContext, shared_parts: Sequence[Work] | None
     ) -> AsyncIterator[Sequence[int] | None]:
         if shared_parts is not None:
-            async with self._launched(self._shared_request(shared_parts), context) as stack:
+            async with self._launch(self._shared_request(shared_parts), context) as stack:
                 self._shared, self.run_id = stack, stack.run_id
                 yield await stack.begin(shared_parts)
             return
         async with contextlib.AsyncExitStack() as connections:
             if self.limit > 1:
-                for place in dict.fromkeys(map(_cluster_of, self._requests.values())):
-                    connecting = connect(kubeconfig=place[0], context=place[1])
+                for kube_context in dict.fromkeys(map(_cluster_of, self._requests.values())):
+                    connecting = connect(kubeconfig=kube_context[0], context=kube_context[1])
                     cluster = await connections.enter_async_context(connecting)
                     await read_placed(cluster, is_auto=self._is_auto)
-                    self._clusters[place] = cluster
+                    self._clusters[kube_context] = cluster
             context.is_counting.set()
             yield None
 
@@ -202,10 +202,10 @@ class StackPlacement(Placement):
     ) -> int | None:
         space = self._first.config.deployment.namespace
         rooms = []
-        for place, cluster in self._clusters.items():
+        for kube_context, cluster in self._clusters.items():
             placed = await read_placed(cluster, is_auto=self._is_auto)
-            there = self._plans(running, place)
-            rooms.append((place, placed, there, await read_quotas(cluster, space, there)))
+            there = self._plans(running, kube_context)
+            rooms.append((kube_context, placed, there, await read_quotas(cluster, space, there)))
         for number, parts in enumerate(waiting):
             if all(self._fits(parts, *room) for room in rooms):
                 return number
@@ -214,14 +214,14 @@ class StackPlacement(Placement):
     def _fits(
         self,
         parts: Sequence[Work],
-        place: KubeContext,
+        kube_context: KubeContext,
         placed: Placed | None,
         running: Sequence[StackPlan],
         quotas: Quotas,
     ) -> bool:
-        """Return whether a cluster has room for its stacks of these parts beside those that run."""
+        """Return whether these parts fit into a cluster beside its running stacks."""
         there = list(running)
-        for plan in self._plans(parts, place):
+        for plan in self._plans(parts, kube_context):
             if placed is not None and not fits_beside(there, plan, *placed):
                 return False
             if not quotas.has_room(plan, there[len(running) :]):
@@ -229,9 +229,9 @@ class StackPlacement(Placement):
             there.append(plan)
         return True
 
-    def _plans(self, works: Sequence[Work], place: KubeContext) -> list[StackPlan]:
+    def _plans(self, works: Sequence[Work], kube_context: KubeContext) -> list[StackPlan]:
         requests = [self.request_of(work) for work in works]
-        return [each.plan for each in requests if _cluster_of(each) == place]
+        return [each.plan for each in requests if _cluster_of(each) == kube_context]
 
     def request_of(self, work: Work) -> StackRequest:
         """Return the request for the stack of a part."""
@@ -246,7 +246,7 @@ class StackPlacement(Placement):
         resume = self._options.run.resume
         request = self.request_of(parts[0]) if parts else self._first
         folder = resume or experiment_of(parts[0].folder)[0]
-        return replace(request, folder=folder, goes_on=resume is not None)
+        return replace(request, folder=folder, is_resumed=resume is not None)
 
     def more(self, work: Work) -> dict[str, Any]:
         if self._shared is not None:
@@ -259,7 +259,7 @@ class StackPlacement(Placement):
         if (stack := self._shared) is not None:
             reason = outcome.reason or str(stack.failure or "")
             if outcome.artifact_error and outcome.results is None:
-                # It was measured, and no result could be fetched.
+                # The run has results, but they could not be fetched.
                 outcome = replace(outcome, failure=ExitCode.ERROR)
             return replace(stack.completed(outcome), reason=reason)
         if parts and not self._expansion.is_split and not self._expansion.is_driven:
@@ -272,27 +272,27 @@ class StackPlacement(Placement):
         return replace(outcome, more=more)
 
     async def upload_keys(self, member: Member) -> dict[str, str]:
-        """Return the keys of the upload by environment variable: those that were given, else those
-        in the stack's file."""
+        """Return the credentials of the upload by environment variable, from the secrets of the
+        request, else from the stack's file."""
         request = self._requests[member.name]
-        sources, given = upload_keys(request.config), request.secrets
-        if given.keys() >= {*sources.values()}:
-            return {variable: given[key] for variable, key in sources.items()}
+        sources, secrets = upload_keys(request.config), request.secrets
+        if secrets.keys() >= {*sources.values()}:
+            return {variable: secrets[key] for variable, key in sources.items()}
         content = request.file_content()
         with open_project(request.stack, content, request.environ) as cli:
-            found = await cli.values([key for key in sources.values() if not given.get(key)])
-        return {variable: given.get(key) or found[key] for variable, key in sources.items()}
+            found = await cli.values([key for key in sources.values() if not secrets.get(key)])
+        return {variable: secrets.get(key) or found[key] for variable, key in sources.items()}
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         if self._shared is not None:
             context.is_counting.set()
             return (await self._shared.run_part(work, context)).outcome()
-        async with self._launched(self.request_of(work), context) as stack:
-            begun = await stack.begin([work])
-            end = await stack.run_part(work, context) if begun else None
+        async with self._launch(self.request_of(work), context) as stack:
+            rounds = await stack.begin([work])
+            end = await stack.run_part(work, context) if rounds else None
         if end is not None:
             return replace(stack.completed(end), error=stack.failure).outcome()
-        nothing = RunOutcome(state=RunState.CANCELLED, reason=NOTHING_MADE, was_interrupted=True)
+        nothing = RunOutcome(state=RunState.CANCELLED, reason=NOTHING_CREATED, was_interrupted=True)
         return stack.completed(nothing)
 
 

@@ -1,4 +1,4 @@
-"""Shows what a stack's file would change, without a cluster."""
+"""Shows the changes that a stack's file would make, without a cluster."""
 
 import difflib
 from dataclasses import replace
@@ -17,7 +17,7 @@ from aiperf_svc.workloads.registry import load_benchmark
 
 
 def _version_of(request: StackRequest, file: Path) -> StackRequest:
-    """Return the request for the stack as another file has it."""
+    """Return the request with the config of another version of the stack's file."""
     try:
         settings = read_settings(file)
     except ConfigError:
@@ -27,8 +27,8 @@ def _version_of(request: StackRequest, file: Path) -> StackRequest:
 
 
 def compare(request: StackRequest, against: Path | None = None) -> StackChanges:
-    """Compare with another version of the stack's file, else with what is deployed. A review needs
-    no state, so one that cannot be opened is only reported. Raises ConfigError."""
+    """Compare with another version of the stack's file, else with the deployed stack. A review
+    needs no state, so a state that cannot be opened is only reported. Raises ConfigError."""
     if against is not None:
         before = _version_of(request, against).plan
         return StackChanges(
@@ -47,14 +47,14 @@ def compare(request: StackRequest, against: Path | None = None) -> StackChanges:
 
 
 def objects(request: StackRequest) -> list[Json]:
-    """Return the objects of the shape that the stack's file chooses, as the program makes them,
+    """Return the objects that the program creates for the shape that the stack's file chooses,
     without the values of secrets. Raises ConfigError, EnvironmentProblem."""
     check_packages()
     return object_list.without_secrets(signals.run(request.manifests(request.used_shape)))
 
 
 def objects_text(request: StackRequest, against: Path | None, *, is_markdown: bool) -> str:
-    """List the objects for a review; with `against`, what differs from those of that file."""
+    """List the objects for a review; with `against`, only the differences from that file."""
     title, language = "Objects", "yaml"
     if against is None:
         lines = object_list.lines(objects(request), stack=request.stack)
@@ -68,7 +68,7 @@ def objects_text(request: StackRequest, against: Path | None, *, is_markdown: bo
 
 
 def _comparable_lines(request: StackRequest) -> list[str]:
-    """List the objects whole, without the id of the run, which any change of the config changes."""
+    """List the complete objects without the run's id, which every change of the config changes."""
     run = request.plan.identity.run_id
     lines = object_list.lines(objects(request), stack=request.stack, is_whole=True)
     return [each.replace(run, "RUN").replace(run[:8], "RUN") for each in lines]
@@ -81,8 +81,8 @@ def trials_text(request: StackRequest, *, is_markdown: bool) -> str:
 
 
 def of_shapes(request: StackRequest, compared: StackChanges, *, is_markdown: bool) -> str:
-    """Describe the pods of the first shape, what each shape asks for, takes and costs, and list the
-    trials."""
+    """Describe the pods of the first shape, list the requests, time and cost of each shape, and
+    list the trials."""
     shapes, at_once = request.shapes, request.at_once
     format_ = summary.as_markdown if is_markdown else summary.as_text
     about = shape_lines.lines(shapes, request.plans, at_once=at_once)
@@ -98,7 +98,7 @@ def of_shapes(request: StackRequest, compared: StackChanges, *, is_markdown: boo
 
 
 def as_json(request: StackRequest) -> dict[str, Any]:
-    """Return what a stack needs, and its trials, as the content of a JSON object."""
+    """Return the pods and trials of a stack, as the content of a JSON object."""
     found = shape_lines.as_json(request.shapes, request.plans)
     parallel = {"parallel": request.at_once} if len(found) > 1 else {}
     trials = trial_lists.as_json(request.config, request.members)

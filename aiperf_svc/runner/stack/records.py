@@ -1,5 +1,5 @@
-"""What belongs to a stack: the record that is made before `up`, and the roots by which a stack is
-told from others of the same name."""
+"""Which objects belong to a stack: the record that is written before `up`, and the roots that
+distinguish a stack from others of the same name."""
 
 from pathlib import Path
 
@@ -42,8 +42,8 @@ async def first_record(
 ) -> RunRecord:
     """Record what is needed to remove the stack, before any object of it is created.
 
-    Raises EnvironmentProblem when a stack of this name is up that belongs to another state, or when
-    it would or may take over objects of others.
+    Raises EnvironmentProblem if a stack of this name that belongs to another state is up, or if
+    this one could take over objects of others.
     """
     wanted, types = request.plan.config.deployment.namespace, made_types(request.plans)
     known, before, present = home.load(request.stack), None, None
@@ -62,7 +62,7 @@ async def first_record(
     record = RunRecord(
         stack=request.stack,
         cluster=cluster.identity,
-        kubeconfig=request.used_kubeconfig or _single(request.environ.get("KUBECONFIG", "")),
+        kubeconfig=request.used_kubeconfig or _only_file(request.environ.get("KUBECONFIG", "")),
         context=cluster.context,
         backend=cli.backend,
         is_ephemeral=request.is_ephemeral,
@@ -77,7 +77,7 @@ async def first_record(
         record = await find_own(record, cluster, cli)
         await refuse_others(there, record, cluster)
     elif not request.is_ephemeral:
-        # `up` begins with a refresh, which takes what others have made for the state's own.
+        # `up` begins with a refresh, which adopts what others have created.
         state = await cli.export()
         await refuse_strangers_of(cluster, request.stack, state, record.own or ())
     if before is not None and present is not None:
@@ -88,8 +88,8 @@ async def first_record(
 
 
 async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli, say: Say) -> None:
-    """Remove the roots that a killed `up` was creating when it was killed, which the next one would
-    refuse because they exist. Raises EnvironmentProblem if they remain."""
+    """Remove the roots that a killed `up` was creating, because the next `up` would refuse existing
+    ones. Raises EnvironmentProblem if they remain."""
     uids, making = deployed.roots_of(await cli.export(), stack=record.stack)
     there = await list_root_types(cluster, stack=record.stack, or_namespace=record.namespace)
     found = await made_while_killed(cluster, record.stack, there, making)
@@ -97,13 +97,13 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
     if not left:
         return
     say(f"removing what a killed `pulumi up` was creating: {', '.join(map(str, left))}")
-    # Such a root has a namespace of its own, whose name is not that of the record.
+    # A root in its own namespace does not have the record's namespace.
     shared = record.namespace if record.before is not None else None
     wanted = StackObjects(
         stack=record.stack, namespace=shared, own=tuple(each.uid for each in left)
     )
     await remove_by_label(cluster, wanted)
-    # It is an empty namespace or an anchor.
+    # These roots are empty namespaces or anchors.
     report = await wait_until_gone(cluster, wanted, timeout_s=GONE_S)
     if report.left:
         raise EnvironmentProblem(f"{report.in_words} of an `up` that was killed: {report.left[0]}")
@@ -115,10 +115,10 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
 async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -> RunRecord:
     """Return the record with the UIDs of the stack's roots and of its own namespace.
 
-    Pulumi's state lists what belongs to the stack, including objects that were being made when it
-    was interrupted. Another user's stack may have the same name and label, so if the state cannot
-    be read, the record's UIDs are used. Without a state and UIDs everything with the label is
-    meant. Raises Refused, Unreachable, and PulumiFailed if it has no UIDs and the state cannot be
+    Pulumi's state lists the stack's objects, including those that were being created when it was
+    interrupted. Another user's stack may have the same name and label, so if the state cannot be
+    read, the record's UIDs are used. Without a state and UIDs, everything with the label counts.
+    Raises Refused, Unreachable, and PulumiFailed if the record has no UIDs and the state cannot be
     read.
     """
     there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
@@ -149,10 +149,9 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
 async def refuse_used(
     record: RunRecord, cluster: Cluster, cli: PulumiCli, me: Holder, *, is_lost: bool = False
 ) -> None:
-    """Raise StackInUse if another process than `me` works on what `pulumi destroy` would delete: on
-    the stack, or on one that has its state or its place since it is gone. `is_lost`: the stack
-    itself was taken over, and who has done so removes it too. Raises Refused, Unreachable,
-    PulumiFailed."""
+    """Raise StackInUse if another process than `me` uses what `pulumi destroy` would delete: the
+    stack, or a later one that has replaced it or has its state. `is_lost`: another process has
+    taken over the stack itself, and removes it. Raises Refused, Unreachable, PulumiFailed."""
     own = {*(record.own or ())}
     if not own:
         return
@@ -167,6 +166,6 @@ async def refuse_used(
         await refuse_held(cluster, record.stack, namespace, me)
 
 
-def _single(kubeconfig: str) -> str | None:
+def _only_file(kubeconfig: str) -> str | None:
     """Return the file that KUBECONFIG names, if it names exactly one."""
     return str(Path(kubeconfig).absolute()) if kubeconfig and ":" not in kubeconfig else None

@@ -42,15 +42,15 @@ from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan
 from aiperf_svc.workloads.trials import CheckedTrials, TrialConfig, trial_configs
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
-NOTHING: Json = {"config": {"aiperf:removal": "true"}}
-"""Content of a stack's file for commands that need none. Parts of the engine fail if it has no
+EMPTY_FILE: Json = {"config": {"aiperf:removal": "true"}}
+"""Content of a stack's file for commands that need none. Parts of Pulumi's engine fail without a
 value."""
 SOURCES = {
     TARGET_KEY: "--api-key",
     PAGES_KEY: "the variable of telemetry.key_env",
     **{key: variable for variable, key in (UPLOAD_KEYS | UPLOAD_TOKEN).items()},
 }
-"""How a secret is given other than by Pulumi, by its key of the stack's configuration."""
+"""Sources of a secret other than Pulumi, by its key of the stack's configuration."""
 IMAGE, WORKLOAD_IMAGE, CONTEXT = "AIPERF_IMAGE", "AIPERF_WORKLOAD_IMAGE", "AIPERF_CONTEXT"
 
 
@@ -65,28 +65,27 @@ class StackRequest:
     base: Path | None = None
     """Folder to which paths of a release are relative; None: the working folder."""
     checked: CheckedTrials | None = None
-    """The trials of the config that was checked. A request that was made of another one can have
-    another config."""
-    known: AllShapes | None = None
-    """All shapes of the config, if they are known."""
+    """The trials of a config that was checked. A copy of a request can have another config."""
+    known_shapes: AllShapes | None = None
+    """All shapes of the config, if they were computed before."""
     is_joint: bool = False
-    """Whether several targets or clusters are measured at the same time. Each of their shapes then
-    has a stack of its own, in all of them at a common start."""
+    """Whether several targets or clusters are measured at the same time. Each shape then has a
+    stack of its own for each of them, with a common start."""
     kubeconfig: str | None = None
     """Path; None: the one in the stack's file, KUBECONFIG, or the default one."""
     context: str | None = None
     generation: int | None = None
-    """Number that makes a new run of an unchanged config."""
+    """Number that distinguishes runs of an unchanged config."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Secret values by key of the stack's configuration."""
     is_ephemeral: bool = False
     run: RunValues = field(default_factory=RunValues)
     only_shape: int | None = None
-    """The one shape that this stack runs, where each has a stack of its own; None: all of them."""
+    """The only shape of this stack, if each shape has a stack of its own; None: all shapes."""
     folder: Path | None = None
-    """Folder for the results, made for this run; None: not known yet."""
-    goes_on: bool = False
-    """Whether an experiment is resumed in the folder: the stack of a killed runner may be there."""
+    """Folder for the results, created for this run; None: not known yet."""
+    is_resumed: bool = False
+    """Whether an experiment is resumed in the folder. A killed runner's stack may still exist."""
     finished: frozenset[int] = frozenset()
     """Numbers of the trials that need not run again."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -94,8 +93,8 @@ class StackRequest:
     @property
     def used_kubeconfig(self) -> str | None:
         """Path of the kubeconfig; None: KUBECONFIG, or the default one."""
-        given = self.kubeconfig or self._setting("kubeconfig")
-        return str(Path(given).expanduser().absolute()) if given else None
+        path = self.kubeconfig or self._setting("kubeconfig")
+        return str(Path(path).expanduser().absolute()) if path else None
 
     @property
     def used_context(self) -> str | None:
@@ -104,17 +103,17 @@ class StackRequest:
 
     @property
     def used_generation(self) -> int:
-        """Number of the run among those of an unchanged config."""
+        """Number of this run of an unchanged config."""
         return self.generation or int(self._setting("generation") or 1)
 
     @property
     def used_shape(self) -> int:
         """Number of the shape that the stack's file chooses for `pulumi up`. Raises ConfigError."""
-        given = self._setting("shape") or "1"
-        if not given.isdecimal():
-            raise ConfigError(f"aiperf:shape: {given!r}: expected a whole number from 1")
-        check_shape(int(given), self.shapes)
-        return int(given)
+        shape = self._setting("shape") or "1"
+        if not shape.isdecimal():
+            raise ConfigError(f"aiperf:shape: {shape!r}: expected a whole number from 1")
+        check_shape(int(shape), self.shapes)
+        return int(shape)
 
     @cached_property
     def members(self) -> tuple[TrialConfig, ...]:
@@ -126,10 +125,10 @@ class StackRequest:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of the trials, each of which needs pods of its own. Raises ConfigError."""
-        if self.known is not None and self.known.config is self.config:
-            found = self.known.shapes
+        if self.known_shapes is not None and self.known_shapes.config is self.config:
+            found = self.known_shapes.shapes
         elif self.config.search is not None:
-            # If its values need other pods, the session makes a stack for each of them.
+            # If its values need other pods, the session creates a stack for each of them.
             found = (Shape({}, self.members),)
         else:
             found = shapes_of(self.config, "cluster", self.members)
@@ -137,9 +136,9 @@ class StackRequest:
 
     @cached_property
     def all_shapes(self) -> AllShapes:
-        """The shapes, and what their plans have in common. Raises ConfigError."""
-        if self.known is not None and self.known.shapes is self.shapes:
-            return self.known
+        """The shapes, with the common parts of their plans. Raises ConfigError."""
+        if self.known_shapes is not None and self.known_shapes.shapes is self.shapes:
+            return self.known_shapes
         return all_shapes(self.config, self.shapes, has_own_stacks=self.is_joint)
 
     @property
@@ -154,19 +153,19 @@ class StackRequest:
 
     @cached_property
     def plans(self) -> tuple[StackPlan, ...]:
-        """The plan of the stack for each shape that it runs, which `up` brings up one after the
-        other. Raises ConfigError."""
+        """The plan of the stack for each of its shapes, which `up` brings up one after the other.
+        Raises ConfigError."""
         return tuple(self._planned(number, self.run) for number in self.own_shapes)
 
-    def visit_plan(self, place: int, *, node: str) -> StackPlan:
-        """Return one of `plans`, by its place from 1; of an experiment in blocks with the target of
-        this visit, on `node` unless that is empty, and held until its uptime is that of all visits.
-        Raises ConfigError."""
+    def visit_plan(self, number: int, *, node: str) -> StackPlan:
+        """Return one of `plans`, by its number from 1. In an experiment in blocks, it has the
+        target of this visit, on `node` unless that is empty, and the run is held until the target
+        has the uptime of all visits. Raises ConfigError."""
         blocks = self.config.experiment.blocks if self.config.experiment is not None else None
         if blocks is None:
-            return self.plans[place - 1]
+            return self.plans[number - 1]
         run = replace(self.run, is_held=self.run.is_held or blocks.uptime is not None)
-        plan = self._planned(self.own_shapes[place - 1], run)
+        plan = self._planned(self.own_shapes[number - 1], run)
         visit = plan.identity.run_id if blocks.restarts_target else ""
         if plan.release is not None and visit:
             return msgspec.structs.replace(plan, release=release_in_visit(plan.release, visit))
@@ -192,7 +191,7 @@ class StackRequest:
         return self.plans[0]
 
     def check_prerequisites(self) -> None:
-        """Raise EnvironmentProblem if this machine lacks Pulumi, ConfigError as `check_secrets`."""
+        """Raise EnvironmentProblem if Pulumi is missing, ConfigError as `check_secrets` does."""
         project.check_tools(self.environ)
         self.check_secrets()
 
@@ -211,19 +210,19 @@ class StackRequest:
             )
 
     def file_content(self) -> Json:
-        """Return the content of the stack's file for this run. The program gets its plan by
-        `plan_file`; Pulumi keeps this with the state."""
+        """Return the content of the stack's file for this run. The program reads its plan from
+        `plan_file`; Pulumi stores this content with the state."""
         content = copy.deepcopy(dict(self.settings))
         config = content.setdefault("config", {})
         config.setdefault(STACK_KEY, non_defaults(self.config))
-        given = {"kubeconfig": self.used_kubeconfig, "context": self.used_context}
-        config |= {f"aiperf:{key}": value for key, value in given.items() if value}
+        cluster = {"kubeconfig": self.used_kubeconfig, "context": self.used_context}
+        config |= {f"aiperf:{key}": value for key, value in cluster.items() if value}
         return content
 
-    async def manifests(self, place: int) -> tuple[Json, ...]:
-        """Return the objects that the program creates for one of `plans`, by its place from 1,
+    async def manifests(self, number: int) -> tuple[Json, ...]:
+        """Return the objects that the program creates for one of `plans`, by its number from 1,
         without the values of secrets. Raises EnvironmentProblem."""
-        plan = self.plans[place - 1]
+        plan = self.plans[number - 1]
         config = {
             key: value
             for key, value in self.file_content()["config"].items()
@@ -245,21 +244,21 @@ class StackRequest:
         return str(value) if isinstance(value, str | int) else None
 
 
-def find_place(
+def find_context(
     stack: str, environ: Mapping[str, str], *, kubeconfig: str | None, context: str | None
 ) -> tuple[str | None, str | None]:
-    """Return kubeconfig and context of a stack that is up: from the flags, else from its run's
-    record, else from its file and the environment. Raises ConfigError if the file cannot be
+    """Return the kubeconfig and context of a stack that is up, from the flags, the record of its
+    run, or its file and the environment, in this order. Raises ConfigError if the file cannot be
     read."""
     record = StateHome(environ).load(stack)
     if record is not None and kubeconfig is None:
         return record.kubeconfig, context or record.context
-    path = STACKS / f"Pulumi.{stack}.yaml"
-    content = read_yaml(path) if path.is_file() else None
+    file = STACKS / f"Pulumi.{stack}.yaml"
+    content = read_yaml(file) if file.is_file() else None
     settings = (content.get("config") if isinstance(content, dict) else None) or {}
-    given = kubeconfig or settings.get("aiperf:kubeconfig")
+    path = kubeconfig or settings.get("aiperf:kubeconfig")
     return (
-        str(Path(given).expanduser().absolute()) if given else None,
+        str(Path(path).expanduser().absolute()) if path else None,
         context or settings.get("aiperf:context") or environ.get(CONTEXT),
     )
 
@@ -285,10 +284,10 @@ def open_project(
 ) -> Iterator[PulumiCli]:
     """Open the CLI in a project folder of the stack. The folder of an ephemeral stack is kept.
 
-    `content` is the stack's file; None: as it is on disk, or empty. `cluster` is that to which the
-    runner is connected: another context may be current when the CLI is called, and it shows whether
-    a lock of the state is that of a pod that has ended. `holder` is this process, as the stack's
-    Lease names it; `held` is the descriptor of the stack's lock. Raises ConfigError,
+    `content` is the stack's file; None: the file on disk, or an empty one. `cluster` is the cluster
+    to which the runner is connected. The CLI uses it even if another context becomes current, and
+    it shows whether the pod that holds a lock of the state has ended. `holder` identifies this
+    process in the stack's Lease; `held` is the descriptor of the stack's lock. Raises ConfigError,
     EnvironmentProblem.
     """
     home, known = StateHome(environ), {HOLDER: holder}
@@ -302,15 +301,15 @@ def open_project(
         else:
             folder, backend = private / "project", project.choose_backend(home, environ)
         if not (folder / "Pulumi.yaml").exists():
-            project.make_project(folder, stack=stack, settings=content or NOTHING)
+            project.make_project(folder, stack=stack, settings=content or EMPTY_FILE)
         elif content is not None:
             project.write_stack_file(folder, stack=stack, settings=content)
-        given = {PLAN: str(folder / FILE)} | {key: value for key, value in known.items() if value}
+        own = {PLAN: str(folder / FILE)} | {key: value for key, value in known.items() if value}
         kubeconfig = environ.get("KUBECONFIG")
         if kubeconfig:
             # The CLI works in another folder.
             files = [Path(each).absolute() for each in kubeconfig.split(os.pathsep) if each]
-            given["KUBECONFIG"] = str(project.kubeconfig_with(known.get(CONTEXT, ""), files))
+            own["KUBECONFIG"] = str(project.kubeconfig_with(known.get(CONTEXT, ""), files))
         logs = private / "pulumi"
         logs.mkdir()
         for line in project.repair_state(backend, stack=stack):
@@ -318,7 +317,7 @@ def open_project(
         yield PulumiCli(
             folder=folder,
             stack=stack,
-            environ=project.cli_environment(backend, given, environ),
+            environ=project.cli_environment(backend, own, environ),
             logs=logs,
             notice=backend.notice,
             private=private,

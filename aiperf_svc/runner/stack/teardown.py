@@ -1,7 +1,6 @@
-"""Removes a stack: its pods at once, the rest by Pulumi, and objects that Pulumi does not know by
-their label.
+"""Removes a stack: its pods at once, the rest with Pulumi, and objects unknown to Pulumi by label.
 
-The cluster is asked whether an object is gone. Pulumi's provider waits for events and can miss
+Only the cluster decides whether an object is gone. Pulumi's provider waits for events and can miss
 one, so each of its attempts is watched.
 """
 
@@ -43,8 +42,8 @@ ATTEMPTS = 3
 QUIET_S, WATCH_S = 4.0, 1.0
 """Time without any step of the CLI before the cluster is checked, and time between two checks."""
 GONE_CHECKS = 2
-"""Consecutive checks in which everything that the CLI waits for is gone; its event may still be on
-its way."""
+"""Consecutive checks that must find everything gone that the CLI waits for. Before, the events may
+still arrive."""
 REPORT_S = 5.0
 """Longest time without a line about what a removal waits for."""
 
@@ -53,32 +52,32 @@ REPORT_S = 5.0
 async def wait_reports(
     cluster: Cluster, record: RunRecord, say: Say, *, step: str = ""
 ) -> AsyncIterator[Say]:
-    """Report what a removal waits for, and why, when there was no other output for some time, and
-    release pods that a queue holds. `step` is what is waited for; empty: the end of the stack's
-    objects. Yields what prints a line of the removal itself."""
-    begun_mono_s = said_mono_s = time.monotonic()
+    """Report what a removal waits for, and why, if it prints nothing else for some time, and
+    release pods that a queue holds. `step` names what it waits for; empty: the end of the stack's
+    objects. Yields a function that prints a line of the removal itself."""
+    begun_mono_s = printed_mono_s = time.monotonic()
 
-    def tell(line: str) -> None:
-        nonlocal said_mono_s
-        said_mono_s = time.monotonic()
+    def print_line(line: str) -> None:
+        nonlocal printed_mono_s
+        printed_mono_s = time.monotonic()
         say(line)
 
     async def report() -> None:
         while True:
-            left_s = said_mono_s + REPORT_S - time.monotonic()
+            left_s = printed_mono_s + REPORT_S - time.monotonic()
             if left_s > 0:
                 await asyncio.sleep(left_s)
                 continue
-            words = step or await _left_in_words(cluster, record)
+            words = step or await _describe_left(cluster, record)
             waited_s = time.monotonic() - begun_mono_s
-            tell(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
+            print_line(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
 
     async with Tasks() as tasks:
         tasks.start(report(), "report what the removal waits for")
-        yield tell
+        yield print_line
 
 
-async def _left_in_words(cluster: Cluster, record: RunRecord) -> str:
+async def _describe_left(cluster: Cluster, record: RunRecord) -> str:
     try:
         report = await find_left(cluster, record)
         await release_from_queue(cluster, report.left)
@@ -89,8 +88,8 @@ async def _left_in_words(cluster: Cluster, record: RunRecord) -> str:
 
 
 async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) -> Unverified:
-    """Return the error for a stack whose leftovers are unknown: first the rights that are
-    missing to delete and to list, then what to do when they are back."""
+    """Return the error for a stack whose leftovers are unknown: the missing rights to delete and to
+    list, then what to do when they are restored."""
     stack, namespace = record.stack, record.namespace or ""
     types = dict.fromkeys((*USUAL_TYPES, *record.types))
     wanted = [
@@ -107,13 +106,13 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
         missing = await denied(cluster, wanted)
     except AiperfError:
         missing = frozenset()
-    place = f" in namespace {namespace}" if namespace else ""
+    where = f" in namespace {namespace}" if namespace else ""
     lines = [f"it is unknown whether anything is left: {report.in_words.partition(': ')[2]}"]
     for verb in ("list", "get", "delete"):
         lacking = [right for right in wanted if right in missing and right.verb == verb]
         kinds = [str(right).removeprefix(f"{verb} ") for right in lacking]
         more = f" and {len(kinds) - 4} more" if len(kinds) > 4 else ""
-        right = f"the right to {verb} {', '.join(kinds[:4])}{more} is missing{place}"
+        right = f"the right to {verb} {', '.join(kinds[:4])}{more} is missing{where}"
         if kinds and verb == "delete":
             lines.insert(0, f"it could not be removed: {right}")
         elif kinds:
@@ -126,8 +125,8 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
 
 
 def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> bool:
-    """Return whether everything that the CLI waits for is gone, by kind and by name in the program,
-    which an object's own name begins with."""
+    """Return whether everything that the CLI waits for is gone. `waiting` has the kind and the name
+    in the program of each object, whose own name begins with it."""
     there = [(each.kind, each.name) for each in left]
     return not any(
         kind == wanted and name.startswith(prefix)
@@ -137,7 +136,7 @@ def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> b
 
 
 class StackRemoval:
-    """Removal of one stack. `aiperf-svc gc` can do it again as long as the run's record stays."""
+    """Removal of one stack. `aiperf-svc gc` can repeat it while the run's record exists."""
 
     def __init__(self, home: StateHome, cluster: Cluster, cli: PulumiCli, say: Say) -> None:
         self._home, self._cluster, self._cli, self._say = home, cluster, cli, say
@@ -146,35 +145,34 @@ class StackRemoval:
         self.is_verified = False
         """Whether the leak check had a report, and Pulumi's state agrees with it."""
         self.is_unlisted = False
-        """Whether the leak check could not list what the stack uses."""
+        """Whether the leak check could not list the types that the stack uses."""
         self.is_destroyed = False
         """Whether `pulumi destroy` succeeded."""
 
     async def destroy(self, record: RunRecord, interrupts: Interrupts) -> None:
-        """Remove the stack, however often the user interrupts it. Errors are printed and do not
-        stop the removal."""
+        """Remove the stack. Interrupts and errors do not stop the removal; errors are printed."""
         async with Tasks() as tasks:
             tasks.start(self._report_running(interrupts), "report interrupts")
             self._say("destroying the stack")
-            begun = asyncio.create_task(self._begin(record), name="begin the removal")
+            deleting = asyncio.create_task(self._delete_roots(record), name="begin the removal")
             try:
                 async with wait_reports(self._cluster, record, self._say) as say:
-                    ended = await self._destroyed(record, say)
+                    ended = await self._run_destroy(record, say)
             finally:
-                await begun
+                await deleting
         if ended.code:
             self._say(f"`pulumi destroy` failed: {ended.reason}")
         self.is_destroyed = not ended.code
 
     async def check(self, record: RunRecord) -> None:
-        """Report what is left, and delete the record if nothing is. Raises LeakError if anything
-        is, Unverified if the stack's types may not be listed, EnvironmentProblem if its roots are
-        unknown, the cluster does not respond or Pulumi's state could not be updated."""
+        """Report what is left, and delete the record if nothing is left. Raises LeakError if
+        something is, Unverified if the stack's types may not be listed, EnvironmentProblem if its
+        roots are unknown, the cluster does not respond or Pulumi's state could not be updated."""
         stack = record.stack
         try:
             if record.own is None:
                 # Another stack of this name has the same label.
-                raise EnvironmentProblem(f"which objects of stack {stack} are its own is unknown")
+                raise EnvironmentProblem(f"it is unknown which objects belong to stack {stack}")
             report = await self._find_left(record)
         except Exception as error:
             self.not_checked = (f"everything ({error})",)
@@ -215,7 +213,7 @@ class StackRemoval:
         async with wait_reports(self._cluster, record, self._say, step=step) as say:
             ended = await self._cli.refresh(clear_pending=True)
             if not ended.code:
-                ended = await self._destroyed(record, say)
+                ended = await self._run_destroy(record, say)
         if ended.code:
             self._say(f"the stack's state could not be updated: {ended.reason}")
         return not ended.code
@@ -236,16 +234,16 @@ class StackRemoval:
                 say(str(error))
             return await wait_until_gone(self._cluster, record, timeout_s=GONE_S)
 
-    async def _begin(self, record: RunRecord) -> None:
-        """Delete the stack's roots while Pulumi starts, so that the pods end early. Failures are
-        left to Pulumi."""
+    async def _delete_roots(self, record: RunRecord) -> None:
+        """Delete the stack's roots while Pulumi starts, so the pods end early. After a failure,
+        Pulumi deletes them."""
         try:
             if record.own:
                 await remove_roots(self._cluster, record)
         except AiperfError as error:
             self._say(f"only Pulumi deletes the stack's pods: {error}")
 
-    async def _destroyed(self, record: RunRecord, say: Say) -> Ended:
+    async def _run_destroy(self, record: RunRecord, say: Say) -> Ended:
         for _ in range(ATTEMPTS):
             progress, stop = Progress("destroy", say), asyncio.Event()
             async with Tasks() as tasks:

@@ -10,7 +10,7 @@ from aiperf_svc.core.experiments.fan_out import UNKNOWN, JobSeen
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.index_pods import COLLECTION_S
 from aiperf_svc.protocol.messages.indexes import STOPPED
-from aiperf_svc.runner.job_index import SENT
+from aiperf_svc.runner.job_index import UPLOADED
 from tests.support.index_place import (
     INDEX_S,
     JOB,
@@ -66,7 +66,7 @@ async def test_stopped_shape_keeps_its_finished_trials(tmp_path: Path) -> None:
         await stopped.begin()
         await failed.begin()
         await failed.end("the server is broken")
-        files = await stopped.upload(left, SENT)
+        files = await stopped.upload(left, UPLOADED)
         await stopped.end(STOPPED, files, is_tried_again=True)
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({1}), pods=0)
         status, summary = await final_state(client)
@@ -136,11 +136,11 @@ async def test_attempt_after_a_stopped_one_replaces_it(place: TwoShapes) -> None
     async with place.collector() as client:
         async with uploading(place) as stopped:
             await stopped.begin()
-            files = await stopped.upload(stopped_index(place, 2), SENT)
+            files = await stopped.upload(stopped_index(place, 2), UPLOADED)
             await stopped.end(STOPPED, files, is_tried_again=True)
         async with uploading(place, pod="b") as failed:
             await failed.begin()
-            files = await failed.upload(stopped_index(place, 1), SENT)
+            files = await failed.upload(stopped_index(place, 1), UPLOADED)
             await failed.end("the server is broken", files)
         await client.cancel("by the test")
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)

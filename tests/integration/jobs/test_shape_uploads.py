@@ -12,7 +12,7 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.job_index import SENT
+from aiperf_svc.runner.job_index import UPLOADED
 from tests.support.index_place import RUN_ID, TwoShapes, stopped_index, uploading
 
 
@@ -21,7 +21,7 @@ async def test_shape_is_accepted_again_after_an_unrecorded_upload(place: TwoShap
     shutil.copytree(left / "trials", place.folder / "artifacts" / "trials")
     async with place.collector() as client, uploading(place) as uploader:
         await uploader.begin()
-        await uploader.end("", await uploader.upload(left, SENT))
+        await uploader.end("", await uploader.upload(left, UPLOADED))
         status = await client.status()
     assert status.experiment is not None
     assert (status.experiment.ended, status.experiment.failed) == (2, 0)

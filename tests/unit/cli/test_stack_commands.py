@@ -109,7 +109,7 @@ def test_validate_finds_the_installed_provider(
 def rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the Pulumi program render one object with the CPU requests and a key of the stack."""
 
-    async def manifests(self: StackRequest, place: int) -> tuple[Json, ...]:
+    async def manifests(self: StackRequest, number: int) -> tuple[Json, ...]:
         metadata = {"name": f"keys-{self.stack}", "run": self.plan.identity.run_id}
         made = {"kind": "Secret", "metadata": metadata, "data": {"key": "c2VjcmV0"}}
         return ({**made, "cpu": self.plan.totals.cpu_millis},)

@@ -11,7 +11,7 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import ending
-from aiperf_svc.runner.ending import errors_posted, finish
+from aiperf_svc.runner.ending import finish, post_errors
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from tests.support.fake_results import inference_result
@@ -21,7 +21,7 @@ from tests.support.small_configs import small_benchmark
 def test_error_names_the_run_that_it_has_ended() -> None:
     error = EnvironmentProblem("no space left")
     config = parse_config(small_benchmark("http://127.0.0.1:1"), "")
-    with pytest.raises(EnvironmentProblem), errors_posted(config, "1a2b"):
+    with pytest.raises(EnvironmentProblem), post_errors(config, "1a2b"):
         raise error
     assert error.run_id == "1a2b"
 

@@ -99,7 +99,7 @@ async def test_each_trial_has_the_events_again() -> None:
     await load.stop()
 
 
-async def test_event_of_an_earlier_runner_is_not_done() -> None:
+async def test_event_of_an_earlier_runner_is_skipped() -> None:
     done = list[EventRun]()
 
     async def perform(run: EventRun) -> None:
@@ -108,7 +108,7 @@ async def test_event_of_an_earlier_runner_is_not_done() -> None:
     load = Load(KILL, perform=perform)
     load.set_start(time_ns() - 3_600 * 10**9)
     _, (report,) = await load.last_reports()
-    assert "ago when this runner began to follow the load" in report.problem
+    assert "before this runner began to follow the load" in report.problem
     assert (report.begin_wall_ns, done) == (0, [])
     await load.stop()
 

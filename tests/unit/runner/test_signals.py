@@ -123,5 +123,5 @@ async def test_work_is_cancelled_at_its_interrupt_limit() -> None:
     await interrupts.result_of(work())
     assert ended.is_set()
     task = asyncio.create_task(work())
-    assert not await interrupts.let_end(task, before=2)
+    assert not await interrupts.wait_for(task, before=2)
     assert task.cancelled()

@@ -108,26 +108,26 @@ async def test_results_that_cannot_be_fetched_are_an_error(stack_run: FakeStackR
         await fetched(stack_run, Fetch(stack_run), [])
 
 
-def work_in(stack_run: FakeStackRun, *, goes_on: bool) -> Work:
+def work_in(stack_run: FakeStackRun, *, is_resumed: bool) -> Work:
     config, folder = stack_run.request.config, stack_run.folder / "shapes" / "1"
     (shape, *_) = stack_run.request.shapes
     return Work(
         part=Part(1), member=Member(config=config, trials=shape.members), config=config,
-        shape=shape, folder=folder, logs=folder, goes_on=goes_on, run_id="r",
+        shape=shape, folder=folder, logs=folder, is_resumed=is_resumed, run_id="r",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_running_part_keeps_its_fetched_files(stack_run: FakeStackRun, *, is_running: bool) -> None:
     in_shapes(stack_run)
-    work = work_in(stack_run, goes_on=False)
+    work = work_in(stack_run, is_resumed=False)
     prepare(work, is_running=False)
     assert not is_experiment(work.folder)
     resuming.begin(work.folder, work.config)
     (work.folder / "trials" / "001").mkdir(parents=True)
     with pytest.raises(EnvironmentProblem), folders.collecting(work.folder, "id"):
         raise EnvironmentProblem("killed")
-    prepare(work_in(stack_run, goes_on=True), is_running=is_running)
+    prepare(work_in(stack_run, is_resumed=True), is_running=is_running)
     (trial,) = (work.folder / "trials").iterdir()
     assert trial.name == ("001" if is_running else "001-unfinished1")
     assert folders.is_collecting(work.folder) is is_running

@@ -602,7 +602,7 @@ async def test_unknown_stack_is_reported_as_unknown(stack_run: FakeStackRun) -> 
 async def test_objects_with_only_the_label_are_untouched(stack_run: FakeStackRun) -> None:
     stack_run.report = LeakReport(left=(), not_checked=(), strays=(space("theirs"),))
     done = await stack_run.collected("s")
-    assert done.not_touched == [f"s: Namespace theirs, {garbage.NOT_MADE}"]
+    assert done.not_touched == [f"s: Namespace theirs, {garbage.STRAY}"]
 
 
 async def test_stateless_stack_is_removed_by_label(stack_run: FakeStackRun) -> None:

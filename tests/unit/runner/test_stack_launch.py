@@ -219,7 +219,9 @@ async def test_unknown_undo_of_events_decides_exit_code(
     stack_run.request = replace(stack_run.request, config=parse_config(benchmark, ""))
     outcome = await stack_run.launch()
     assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, ["destroy", "check"])
-    assert outcome.reason == "whether an event of stack s is undone is unknown: aiperf-svc gc s"
+    assert outcome.reason == (
+        "it is unknown whether an event of stack s is undone; to undo it: aiperf-svc gc s"
+    )
 
 
 async def test_unfetched_results_keep_their_stack(

@@ -65,7 +65,7 @@ class Stacks:
         context.is_counting.set()
         interrupts = context.interrupts
         folder = folders.make_folder(request.folder)
-        if request.goes_on:
+        if request.is_resumed:
             self.resumed.append(shape)
         (folder / "logs" / "worker.log").write_text("line\n")
         more = {"stack": request.stack, "kept": shape in self.kept}
@@ -303,7 +303,7 @@ def test_parallel_auto_needs_the_room(stacks: Stacks, capsys: pytest.CaptureFixt
 def test_options_for_one_stack_are_refused(stacks: Stacks) -> None:
     options = StackOptions(run=RunOptions(ui="none"), yes=True)
     space = {"namespace": {"name": "mine", "mode": "create"}}
-    with pytest.raises(ConfigError, match="mine would be made by one stack"):
+    with pytest.raises(ConfigError, match="cannot all create mine"):
         run_stacks(stacks.request(deployment=space), options)
     with pytest.raises(ConfigError, match="--keep: kept stacks take the resources"):
         run_stacks(stacks.request(), StackOptions(run=options.run, yes=True, keep=True))

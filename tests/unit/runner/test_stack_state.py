@@ -28,7 +28,7 @@ from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, preview
-from aiperf_svc.runner.stack.request import StackRequest, find_place, open_project, secrets_from
+from aiperf_svc.runner.stack.request import StackRequest, find_context, open_project, secrets_from
 
 STACKS = Path(__file__).parents[3] / "stacks"
 RECORD = RunRecord(
@@ -396,7 +396,7 @@ def test_place_of_stack_follows_flags_record_file(
     def place(
         *, kubeconfig: str | None = None, context: str | None = None
     ) -> tuple[str | None, str | None]:
-        return find_place("s", environ, kubeconfig=kubeconfig, context=context)
+        return find_context("s", environ, kubeconfig=kubeconfig, context=context)
 
     assert place() == (None, "variable")
     (tmp_path / "stacks").mkdir()

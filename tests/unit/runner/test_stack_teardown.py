@@ -249,7 +249,7 @@ def stack_run(monkeypatch: pytest.MonkeyPatch) -> FakeRemoval:
     async def denied(*_: Any) -> frozenset[Any]:
         return frozenset()
 
-    monkeypatch.setattr(StackRemoval, "_destroyed", stack_run.destroyed)
+    monkeypatch.setattr(StackRemoval, "_run_destroy", stack_run.destroyed)
     monkeypatch.setattr(StackRemoval, "_find_left", stack_run.find_left)
     monkeypatch.setattr(StackRemoval, "update_state", stack_run.update_state)
     monkeypatch.setattr(teardown, "denied", denied)

@@ -145,7 +145,7 @@ async def test_start_is_resent_until_its_time() -> None:
     run.broken, lost.broken = 2, 10**9
     await Round("eu").open(eu=run)
     assert len(run.started) == 1
-    with pytest.raises(BenchmarkFailed, match="could not get its start in time: broke off"):
+    with pytest.raises(BenchmarkFailed, match="its start was not set in time: broke off"):
         await Round("us", lead_s=0.0).open(us=lost)
 
 
