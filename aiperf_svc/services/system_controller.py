@@ -119,7 +119,7 @@ class SystemController(BaseService):
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
         if beat.seen_state > self._number and beat.sender != self.id:
-            self._handle_failed("the system controller was replaced after the load had begun")
+            self._handle_failed("system-controller was replaced after the load had begun")
         self._watch_worker_manager(beat)
         if beat.finding is not None:
             self._finding = msgspec.convert(beat.finding, Finding)

@@ -13,7 +13,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED
 from tests.support.stack.commands import Ended
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_runner import RESPONSES, Runner
 from tests.support.stack.real_stack import Config, run_all
 
 pytestmark = pytest.mark.cluster
@@ -41,7 +41,7 @@ class Loss:
         runner.change(two_workers_for_a_while if self.is_there else with_a_target_that_hangs)
         with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
             if self.is_there:
-                command.wait_for(RUN)
+                command.wait_for(RESPONSES)
                 self.lost = runner.cluster.lose_pod(runner.name, self.component)
             self.ended = command.end()
         self.printed = json.loads(self.ended.out)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.stack.rank_runs import results_of
 from tests.support.stack.rank_stack import Volumes, run_command, use_command
-from tests.support.stack.real_runner import OUTPUT_S, RUN, Command, Runner
+from tests.support.stack.real_runner import OUTPUT_S, RESPONSES, RUN, Command, Runner
 
 
 class Kind(ABC):
@@ -41,6 +41,9 @@ class ServerKind(Kind):
 
     def set_duration(self, runner: Runner, seconds: int) -> None:
         runner.change(lambda benchmark: benchmark["load"].update(duration=f"{seconds}s"))
+
+    def wait_for(self, runner: Runner, command: Command, words: str) -> None:
+        command.wait_for(RESPONSES if words == RUN else words)
 
     def has_results(self, runner: Runner) -> bool:
         return bool(runner.summary()["request_count"]["avg"] > 0)

@@ -20,6 +20,8 @@ from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_stack import PASSPHRASE, Config, StackFile
 
 PREFLIGHT, UP, RUN = "✓ cluster: ", "\nup: ", "profiling: "
+RESPONSES = "TTFT p50/p99 "
+"""Output of an inference load that has responses; the first lines of `RUN` may have none."""
 COLLECT, DESTROY = " s  done", "destroying the stack"
 """Output that marks the start of a stage. A short load may be over before it is observed."""
 OUTPUT_S, ENDED_S, SILENT_S = 240.0, 300.0, 30.0
