@@ -8,7 +8,7 @@ import pytest
 from tests.support.running_command import FINISHED
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
-from tests.support.stack.real_stack import Config
+from tests.support.stack.real_stack import Config, shrink
 
 pytestmark = pytest.mark.cluster
 NAME, PORT, POD_PORT = "inference", 80, 8000
@@ -47,6 +47,7 @@ def test_stack_runs_in_a_restricted_namespace(
     cluster.apply({"apiVersion": api, "kind": "NetworkPolicy", "metadata": metadata, "spec": deny})
     runner = make_runner()
     runner.use("bench-smoke")
+    runner.change(shrink)
     where = {"mode": "existing", "name": owners_namespace}
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
     ended = runner.run()

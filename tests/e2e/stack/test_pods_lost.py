@@ -14,7 +14,7 @@ from tests.support.running_command import FINISHED
 from tests.support.stack.commands import Ended
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RESPONSES, Runner
-from tests.support.stack.real_stack import Config, run_all
+from tests.support.stack.real_stack import Config, run_all, shrink
 
 pytestmark = pytest.mark.cluster
 
@@ -38,6 +38,7 @@ class Loss:
         """Run `up`, the load, the loss, the evidence and `destroy`."""
         runner = self.runner
         runner.use("bench-smoke")
+        runner.change(shrink)
         runner.change(two_workers_for_a_while if self.is_there else with_a_target_that_hangs)
         with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
             if self.is_there:
