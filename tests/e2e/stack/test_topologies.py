@@ -236,7 +236,7 @@ def test_operators_pods_are_measured_and_removed(
     assert "the cluster has Graph" in ended.errors
     (event,) = runner.summary()["aiperf_svc"]["events"]
     assert (event["is_verified"], event["problem"]) == (True, "")
-    assert event["evidence"].startswith("graph-")
+    assert event["evidence"].startswith("replaced by graph-")
     assert cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces") == []
 
 
