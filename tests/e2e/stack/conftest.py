@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.bucket import BUCKET, Store, serving
 from tests.support.stack.commands import PROJECT, run
+from tests.support.stack.controllers import BUILD_S
 from tests.support.stack.kinds import CommandKind, Kind, ServerKind
 from tests.support.stack.rank_runs import add_rank_image
 from tests.support.stack.rank_stack import Volumes
@@ -33,7 +34,6 @@ from tests.support.stack.real_runner import Runner
 from tests.support.stack.real_stack import Stack, shrink
 
 LOAD_S = 120.0
-KWOK_S = 180.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -261,6 +261,6 @@ def fake_nodes(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Non
     if not cluster.is_ours:
         pytest.skip("fake nodes are created only in the cluster of tests/cluster")
     number = str(request.module.FAKE_NODES)
-    run((str(TOOLS / "kwok-up"), number), environ=cluster.environ, timeout_s=KWOK_S)
+    run((str(TOOLS / "kwok-up"), number), environ=cluster.environ, timeout_s=BUILD_S)
     yield
-    run((str(TOOLS / "kwok-down"),), environ=cluster.environ, timeout_s=KWOK_S)
+    run((str(TOOLS / "kwok-down"),), environ=cluster.environ, timeout_s=BUILD_S)

@@ -10,12 +10,13 @@ import pytest
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED
 from tests.support.stack.commands import run
+from tests.support.stack.controllers import BUILD_S
 from tests.support.stack.real_cluster import TOOLS, Cluster
 from tests.support.stack.real_runner import Runner
 
 pytestmark = pytest.mark.cluster
 FINE = (*FINISHED, ExitCode.SLO_MISSED)
-METRICS_S = 120.0
+READY_S = 120.0
 LABELS = {"app": "llm"}
 SLOW_START_S = 5
 STEP_S, LOAD_S = 20, 150
@@ -89,10 +90,10 @@ def test_replicas_of_an_autoscaler_are_seen(
 ) -> None:
     if not cluster.is_ours:
         pytest.skip("E2E_CONTEXT names a cluster, where the tests do not install metrics-server")
-    run((str(TOOLS / "metrics-server-up"),), environ=cluster.environ, timeout_s=METRICS_S)
+    run((str(TOOLS / "metrics-server-up"),), environ=cluster.environ, timeout_s=BUILD_S)
     cluster.apply(*server(owners_namespace, image))
     cluster.kubectl(
-        *("-n", owners_namespace, "rollout", "status", "deployment/llm"), timeout_s=METRICS_S
+        *("-n", owners_namespace, "rollout", "status", "deployment/llm"), timeout_s=READY_S
     )
     runner = make_runner()
     runner.change(follow(owners_namespace))

