@@ -105,11 +105,11 @@ def shapes_of(
 def index_shapes(config: Config, members: Sequence[TrialConfig] = ()) -> tuple[Shape, ...]:
     """Return the shapes for the indexes of Jobs, in the order in which they begin; none for a
     config without Jobs. Raises ConfigError."""
-    experiment = config.experiment
-    if experiment is None or experiment.fan_out != "jobs":
+    if not is_fanned_out(config):
         return ()
+    assert config.experiment is not None
     found = shapes(members or trial_configs(config), "cluster")
-    return in_order(found, experiment.priority)
+    return in_order(found, config.experiment.priority)
 
 
 def without_trials(found: Sequence[Shape], finished: Collection[int]) -> tuple[Shape, ...]:
