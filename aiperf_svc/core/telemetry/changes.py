@@ -26,7 +26,7 @@ COUNTERS = ("counter", "histogram")
 
 
 class NewSeries(NamedTuple):
-    """A series that is on no earlier page. Numbers count from 0 in the order of appearance."""
+    """A series that no earlier page has. Numbers count from 0 in the order of appearance."""
 
     series: Series
     family: str
