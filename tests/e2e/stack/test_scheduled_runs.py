@@ -4,6 +4,7 @@ takes over after its pod died."""
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -151,19 +152,27 @@ def scheduled(
     found.remove()
 
 
-def count_results(scheduled: Scheduled, store: Store) -> int:
+def uploaded_to(log: str) -> str:
+    """Return the folder of the bucket to which the run of this log uploaded its results."""
+    (folder,) = re.findall(rf"^Uploaded: s3://{BUCKET}/(nightly/\S+)$", log, re.MULTILINE)
+    return str(folder)
+
+
+def check_results(scheduled: Scheduled, store: Store) -> set[str]:
     """Check that the bucket has complete results and that cluster and state are empty. Return the
-    number of runs with results."""
+    folders of the runs with results."""
     names = store.names()
-    manifests = [each for each in names if each.endswith("/manifest.json")]
-    for manifest in manifests:
-        listed = {each["name"] for each in json.loads(store.read(manifest))["files"]}
-        folder = manifest.removesuffix("manifest.json")
+    folders = {
+        each.removesuffix("manifest.json") for each in names if each.endswith("/manifest.json")
+    }
+    for folder in folders:
+        manifest = json.loads(store.read(f"{folder}manifest.json"))
+        listed = {each["name"] for each in manifest["files"]}
         assert {"profile_export_aiperf.json", "records.parquet"} <= listed
         assert {folder + name for name in listed} <= set(names)
     assert not any("/.pulumi/locks/" in each for each in names)
     assert scheduled.cluster.left_of(scheduled.runner.name) == []
-    return len(manifests)
+    return folders
 
 
 def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: Store) -> None:
@@ -181,8 +190,7 @@ def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: S
     assert code in FINISHED, log
     assert f"s3://{BUCKET}/nightly/" in log
     assert "may reach every address" not in log
-    # The stack of the dead pod may have uploaded its results before its removal.
-    assert count_results(scheduled, store) in (1, 2)
+    assert check_results(scheduled, store) == {uploaded_to(log)}
     scheduled.apply("0 3 * * *")
     assert scheduled.cron_job()["suspend"] is True
 
@@ -213,6 +221,7 @@ def test_next_run_takes_over_from_a_dead_pod(scheduled: Scheduled, store: Store)
     print(log)
     assert "removing the lock of a process that has ended (" in log
     assert code in FINISHED, log
-    assert f"s3://{BUCKET}/nightly/" in log
     # The stack of the dead pod may have uploaded its results before its removal.
-    assert count_results(scheduled, store) in (1, 2)
+    folders = check_results(scheduled, store)
+    assert uploaded_to(log) in folders
+    assert len(folders) <= 2
