@@ -199,6 +199,7 @@ class MeasuredPhase:
             timing=tuple(h for h in self.context.health if h.service is Service.TIMING_MANAGER),
             lost_services=self.context.lost_services,
             failure=self.context.failure,
+            was_cancelled=self.context.was_cancelled,
             early_end=self.context.early_end.text if self.context.early_end else "",
             # Such a run measures the cost of its events.
             error_budget=self.context.config.slo.error_budget

@@ -155,6 +155,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """True if the load prescribes output lengths."""
     failure: str = ""
     """Reason why the run failed; empty if it did not."""
+    was_cancelled: bool = False
+    """Whether the user stopped the run."""
     early_end: str = ""
     """Why the load ended early; empty if it did not."""
     error_budget: float = 0.0

@@ -19,6 +19,7 @@ from aiperf_svc.core.verdict.check_result import (
     MORE_WORKERS,
     RUN_FAILED,
     TARGET_FAILING,
+    UNUSABLE_RESPONSES,
     Reason,
     Severity,
     Verdict,
@@ -31,6 +32,10 @@ from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
 CLIENT_EFFECTS = ("concurrency", "rate", "stamp_uncertainty", "schedule_lag")
 """Checks that fail when the client is overloaded. If one of them is invalid without another cause,
 the run is `client-bound`."""
+TARGET_CHECKS = frozenset(
+    {"successes", "finish_reasons", "input_tokens", "token_bytes", "unasked_bytes"}
+)
+"""Checks of the target's responses. If no other is invalid, the client is not the cause."""
 
 FAST_MS = 1.0
 """A server that handles one request in twenty in less than this has negligible latency: the
@@ -51,7 +56,7 @@ def judge(evidence: Evidence) -> Verdict:
     checks = tuple(_with_remedy(check, remedy) for check in checks)
     if worst is not Severity.INVALID:
         return Verdict(worst, "", checks)
-    return Verdict(worst, _own_cause(checks) if other is None else other.name, checks)
+    return Verdict(worst, _own_cause(evidence, checks) if other is None else other.name, checks)
 
 
 class _Cause(NamedTuple):
@@ -104,10 +109,13 @@ def _with_remedy(check: Reason, remedy: str) -> Reason:
     return replace(check, remedy=check.remedy.replace(MORE_WORKERS, remedy))
 
 
-def _own_cause(checks: tuple[Reason, ...]) -> str:
-    """Return `client-bound` if one of the client's own effects is invalid, `ended-early` if the
-    early end is the only invalid check."""
+def _own_cause(e: Evidence, checks: tuple[Reason, ...]) -> str:
+    """Return `client-bound` if one of the client's own effects is invalid, `unusable-responses` if
+    only checks of the target's responses are, `ended-early` if only the early end is. A run that
+    the user stopped, or that sent and tried nothing, does not show what the target responds."""
     bad = {check.check for check in checks if check.severity is Severity.INVALID}
     if bad & set(CLIENT_EFFECTS):
         return "client-bound"
+    if bad <= TARGET_CHECKS and not e.was_cancelled and (e.requests or e.connecting):
+        return UNUSABLE_RESPONSES
     return ENDED_EARLY if bad == {EARLY_END} else ""

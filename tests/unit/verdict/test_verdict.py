@@ -319,6 +319,23 @@ def test_explained_shortfall_is_not_blamed_on_the_client(
     assert not [reason.remedy for reason in verdict.reasons if MORE_WORKERS in reason.remedy]
 
 
+@pytest.mark.parametrize(
+    ("facts", "label"),
+    [
+        ({"impossible_tokens": 5_001}, "invalid: unusable-responses"),
+        ({"completed": 0, "cancelled": 10_000}, "invalid: unusable-responses"),
+        ({"requests": 0, "completed": 0, "connecting": 40}, "invalid: unusable-responses"),
+        ({"requests": 0, "completed": 0}, "invalid"),
+        ({"completed": 0, "cancelled": 10_000, "was_cancelled": True}, "invalid"),
+        ({"impossible_tokens": 5_001, "records_lost": 500}, "invalid"),
+        ({"impossible_tokens": 5_001, "held_ratio": 0.5}, "invalid: client-bound"),
+        ({"impossible_tokens": 5_001, "early_end": "it breaks"}, "invalid"),
+    ],
+)
+def test_unusable_responses_are_a_cause_alone(facts: dict[str, Any], label: str) -> None:
+    assert judge(changed(CLOSED, **facts)).label == label
+
+
 def test_unused_prefill_slots_are_blamed_on_client() -> None:
     verdict = judge(changed(CLOSED, held_ratio=0.8, prefill_concurrency=4, capped=5_000))
     (reason,) = verdict.reasons
