@@ -12,6 +12,7 @@ from markupsafe import Markup
 from aiperf_svc.core.results.slo_results import HELD, MISSED, NOT_JUDGED, ObjectiveResult
 from aiperf_svc.core.verdict.check_result import (
     ENDED_EARLY,
+    LOAD_CAPPED,
     RANK_LOST,
     RUN_FAILED,
     STEP_FAILED,
@@ -269,6 +270,7 @@ HEADLINES = {
     "client-bound": "Do not use these numbers: the client, not the server, was the limit.",
     UNUSABLE_RESPONSES: "Do not use these numbers: the target sent too few usable responses.",
     TARGET_FAILING: "Do not use these numbers: the target failed too many of the requests.",
+    LOAD_CAPPED: "Do not use these numbers: the cap on concurrency held too many requests back.",
     "process-lost": "Do not use these numbers: a process of the client was lost.",
     RUN_FAILED: "Do not use these numbers: the run failed.",
     ENDED_EARLY: "No measurement: the search had enough data and ended the load.",

@@ -190,6 +190,7 @@ class MeasuredPhase:
             rate_ratio=ev.client_share(self.totals, self.accounts.unsent, connecting=connecting)
             if load.is_open_loop
             else None,
+            capped=sum(c.capped for c in counts),
             arrivals_ratio=arrivals[0] if arrivals else None,
             arrivals_tolerance=arrivals[1] if arrivals else 0.0,
             single_reads=single_reads(self.rows),

@@ -41,6 +41,9 @@ TARGET_FAILING = "target-failing"
 """Cause of a run with too many failed requests that the client did not cause."""
 UNUSABLE_RESPONSES = "unusable-responses"
 """Cause of a run that only checks of the target's responses made invalid."""
+LOAD_CAPPED = "load-capped"
+"""Cause of a run whose cap on concurrency held too many requests back. Only a faster target makes
+the same run valid."""
 STEP_FAILED = "step-failed"
 """Cause of a tool's run in which a command failed or had no result."""
 RUN_FAILED = "run-failed"
@@ -49,7 +52,7 @@ RANK_LOST = "rank-lost"
 """Cause of a tool's run in which a rank did not report a step."""
 UNFINISHED = (RUN_FAILED, RANK_LOST)
 """Causes that may conceal a failure of the measured system."""
-FAILURES = (TARGET_FAILING, UNUSABLE_RESPONSES, STEP_FAILED)
+FAILURES = (TARGET_FAILING, UNUSABLE_RESPONSES, LOAD_CAPPED, STEP_FAILED)
 """Causes that are part of the measurement: without such runs, the system looks too good."""
 ENDED_EARLY = "ended-early"
 """Cause of a run that a search ended early because it had enough data. It is not a measurement."""
@@ -67,7 +70,8 @@ class Verdict(msgspec.Struct, frozen=True):
     verdict: Severity
     cause: str
     """Cause of an invalid run, if known. For an inference benchmark: `client-bound`,
-    `run-failed`, `process-lost`, `target-failing`, `unusable-responses` or `ended-early`."""
+    `run-failed`, `process-lost`, `target-failing`, `unusable-responses`, `load-capped` or
+    `ended-early`."""
     checks: tuple[Reason, ...]
 
     @property

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS, is_busy, lacks_cpu
 from aiperf_svc.core.verdict.check_result import (
     ENDED_EARLY,
+    LOAD_CAPPED,
     MORE_WORKERS,
     RUN_FAILED,
     TARGET_FAILING,
@@ -25,7 +26,13 @@ from aiperf_svc.core.verdict.check_result import (
     Verdict,
     worst_of,
 )
-from aiperf_svc.core.verdict.effect_checks import EARLY_END, EFFECT_CHECKS, LOAD_SHORTFALL
+from aiperf_svc.core.verdict.effect_checks import (
+    EARLY_END,
+    EFFECT_CHECKS,
+    LOAD_SHORTFALL,
+    RATE_SHORTFALL,
+    caps_below_rate,
+)
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
 
@@ -61,7 +68,7 @@ def judge(evidence: Evidence) -> Verdict:
 
 class _Cause(NamedTuple):
     name: str
-    """Name as in `Verdict.cause`; empty for a limit in the config."""
+    """Name as in `Verdict.cause`; empty if the client may be a cause too."""
     remedy: str
 
 
@@ -75,9 +82,10 @@ def _other_cause(e: Evidence) -> _Cause | None:
     # Errors within their budget are expected by the config, so they explain nothing.
     if e.share(e.totals.errored - e.totals.no_resources) > max(LOAD_SHORTFALL[1], e.error_budget):
         return _Cause(TARGET_FAILING, "check the errors: the target failed, not the client")
-    is_limited_on_purpose = not e.is_open_loop and e.prefill_concurrency is not None
-    if not is_limited_on_purpose and e.share(e.totals.capped) > LOAD_SHORTFALL[1]:
-        return _Cause("", "raise load.concurrency, the cap that held requests back")
+    if caps := caps_below_rate(e, RATE_SHORTFALL[1]):
+        # A client that lacks CPU prolongs the requests that fill the cap.
+        is_slow = lacks_cpu(e.workers) or is_busy(e.timing)
+        return _Cause("" if is_slow else LOAD_CAPPED, f"raise {caps}, or lower the rate")
     return None
 
 

@@ -159,7 +159,7 @@ def test_invalid_runs_are_left_out_and_named() -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("new", [FAST, SLOW])
-@pytest.mark.parametrize("cause", ["target-failing", "unusable-responses"])
+@pytest.mark.parametrize("cause", ["target-failing", "unusable-responses", "load-capped"])
 def test_side_without_its_failing_runs_is_unjudged(
     place: int, new: list[float], cause: str
 ) -> None:

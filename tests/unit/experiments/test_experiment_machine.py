@@ -85,6 +85,7 @@ def test_failed_and_invalid_attempts_are_counted_separately() -> None:
         Finding("invalid", "step-failed"),
         Finding("invalid", "ended-early"),
         Finding("invalid", "unusable-responses"),
+        Finding("invalid", "load-capped"),
         Finding("degraded", ""),
         None,
     ],

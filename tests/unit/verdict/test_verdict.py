@@ -307,7 +307,6 @@ def test_more_cpu_is_advised_only_to_starved_clients(facts: dict[str, Any], word
         ({"lost_services": ("worker-1",)}, "invalid: process-lost"),
         ({"errored": 5_000}, "invalid: target-failing"),
         ({"errored": 10_000, "completed": 0}, "invalid: target-failing"),
-        ({"capped": 5_000}, "invalid"),
     ],
 )
 def test_explained_shortfall_is_not_blamed_on_the_client(
@@ -317,6 +316,27 @@ def test_explained_shortfall_is_not_blamed_on_the_client(
     assert verdict.label == label
     assert {"concurrency", "cpu", "event_loop"} <= {reason.check for reason in verdict.reasons}
     assert not [reason.remedy for reason in verdict.reasons if MORE_WORKERS in reason.remedy]
+
+
+@pytest.mark.parametrize(
+    ("facts", "label", "remedy"),
+    [
+        ({"concurrency": 8}, "invalid: load-capped", "raise load.concurrency, or lower the rate"),
+        ({"prefill_concurrency": 8}, "invalid: load-capped", "raise load.prefill_concurrency, or"),
+        ({"concurrency": 8, "rate_ratio": 0.96}, "degraded", "raise load.concurrency, or"),
+        ({"concurrency": 8, "workers": (BUSY,)}, "invalid", "raise load.concurrency, or"),
+        ({"concurrency": 8, "capped": 1_000}, "invalid: client-bound", "did not lack CPU"),
+        ({}, "invalid: client-bound", "did not lack CPU"),
+    ],
+)
+def test_only_a_cap_of_the_config_explains_rate(
+    facts: dict[str, Any], label: str, remedy: str
+) -> None:
+    verdict = judge(changed(OPEN, **{"rate_ratio": 0.6, "capped": 5_000, **facts}))
+    (rate,) = [each for each in verdict.reasons if each.check == "rate"]
+    assert verdict.label == label
+    assert remedy in rate.remedy
+    assert ("held requests back" in rate.text) is remedy.startswith("raise")
 
 
 @pytest.mark.parametrize(
