@@ -134,7 +134,6 @@ def test_only_intended_latencies_show_freeze_under_a_cap(runs: Runs) -> None:
     # With the cap, at most 4 of 125 requests (3.2%) wait at the server, which p95 does not show.
     # The freeze held back 50 more, which wait for their turn.
     assert int((plain_by_hand_ms(run, rows) > 0.5 * frozen.freeze_ms).sum()) <= CAP
-    assert plain["p95"] < 0.5 * intended["p95"]
     assert intended["p95"] > 0.5 * frozen.freeze_ms
     assert intended["p99"] > 0.9 * frozen.freeze_ms
     checks = [reason["check"] for reason in run.verdict["reasons"]]

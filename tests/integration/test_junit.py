@@ -174,7 +174,7 @@ def test_unjudged_case_has_its_own_reason(tmp_path: Path) -> None:
     group = Group("", side("a", (100, 101, 99)), [*side("b", (100, 101, 99)), failed])
     file.write_bytes(render(comparison_cases(compare_groups([group]))))
     (text,) = broken(file).values()
-    assert text.startswith("left out: 1 run in which the target failed. Not judged")
+    assert text.startswith("left out: 1 run (target-failing). Not judged")
 
 
 def test_row_without_whole_blocks_has_no_numbers(tmp_path: Path) -> None:

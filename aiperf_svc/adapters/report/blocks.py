@@ -12,10 +12,12 @@ from markupsafe import Markup
 from aiperf_svc.core.results.slo_results import HELD, MISSED, NOT_JUDGED, ObjectiveResult
 from aiperf_svc.core.verdict.check_result import (
     ENDED_EARLY,
+    LOAD_CAPPED,
     RANK_LOST,
     RUN_FAILED,
     STEP_FAILED,
     TARGET_FAILING,
+    UNUSABLE_RESPONSES,
     Reason,
     Severity,
     Verdict,
@@ -266,7 +268,9 @@ HEADLINES = {
     "degraded": "Read with care: the reasons below may have affected the numbers.",
     "invalid": "Do not use these numbers.",
     "client-bound": "Do not use these numbers: the client, not the server, was the limit.",
+    UNUSABLE_RESPONSES: "Do not use these numbers: the target sent too few usable responses.",
     TARGET_FAILING: "Do not use these numbers: the target failed too many of the requests.",
+    LOAD_CAPPED: "Do not use these numbers: the cap on concurrency held too many requests back.",
     "process-lost": "Do not use these numbers: a process of the client was lost.",
     RUN_FAILED: "Do not use these numbers: the run failed.",
     ENDED_EARLY: "No measurement: the search had enough data and ended the load.",

@@ -90,8 +90,8 @@ def _fail_on_code(found: Comparisons) -> tuple[ExitCode, str]:
     if not found.is_judged:
         return ExitCode.INCOMPARABLE, (
             "--fail-on: not every row can be judged; compare at least 3 runs on each side, with "
-            "the same metrics, and no run that failed or in which the target or a step failed, or "
-            "choose rows with --metric"
+            "the same metrics, and no run that failed or that the target or a step made invalid, "
+            "or choose rows with --metric"
         )
     return ExitCode.OK, ""
 

@@ -398,17 +398,17 @@ def _paired_row(
 
 
 def _exclusion_notes(runs: Sequence[MeasuredRun], kind: str, *, is_paired: bool) -> list[str]:
-    """Return why nothing is judged: some runs are skipped because the target or a tool's step
-    failed, or because the run failed or lost a rank, possibly due to the system. With blocks, the
-    whole block of a failed run is skipped on both sides, with a note."""
-    failed, shown = ("the target",) * 2 if kind == INFERENCE else ("a step", "the system")
-    failing = sum(is_failure(run.cause) for run in runs)
+    """Return why nothing is judged: some runs are skipped because of one of `FAILURES`, or because
+    the run failed or lost a rank, possibly due to the system. With blocks, the whole block of a
+    failed run is skipped on both sides, with a note."""
+    shown = "the target" if kind == INFERENCE else "the system"
+    failing = [run.cause for run in runs if is_failure(run.cause)]
     unfinished = 0 if is_paired else sum(run.cause in UNFINISHED for run in runs)
     notes = []
     if failing:
         notes.append(
-            f"? left out: {count(failing, 'run')} in which {failed} failed. Not judged, because "
-            f"the other runs make {shown} look too good"
+            f"? left out: {count(len(failing), 'run')} ({', '.join(sorted(set(failing)))}). Not "
+            f"judged, because the other runs make {shown} look too good"
         )
     if unfinished:
         notes.append(

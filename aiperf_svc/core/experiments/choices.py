@@ -1,10 +1,11 @@
 """Selects what an experiment reports: the best combination, and the front of throughput against
 latency.
 
-A combination in which the target or a step failed in a repetition is excluded from both, since its
-means omit that repetition. A combination that misses the SLO, or that a search has not found to
-hold, is not the best of a value either. The means of repetitions have intervals. If those of the
-best and of another combination overlap, the experiment does not show which of the two is better.
+A combination in which the target or a step failed in a repetition (`FAILURES`) is excluded from
+both, since its means omit that repetition. A combination that misses the SLO, or that a search has
+not found to hold, is not the best of a value either. The means of repetitions have intervals. If
+those of the best and of another combination overlap, the experiment does not show which of the two
+is better.
 """
 
 from collections.abc import Iterable, Sequence

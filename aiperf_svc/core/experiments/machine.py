@@ -30,14 +30,12 @@ class Finding(msgspec.Struct, frozen=True):
     """Data for a qualification; empty for other kinds."""
     length_s: float = 0.0
     """Seconds from its first step to its last; only for a qualification."""
-    is_of_target: bool = False
-    """Whether it is invalid only because of the target's responses."""
 
     @property
     def is_spoiled(self) -> bool:
         """True if the verdict is invalid, possibly because of the client. Failures of a server or
         of a tool's step are measurements and are not repeated."""
-        is_measured = is_failure(self.cause) or self.cause == ENDED_EARLY or self.is_of_target
+        is_measured = is_failure(self.cause) or self.cause == ENDED_EARLY
         return self.verdict == Severity.INVALID and not is_measured
 
 

@@ -35,7 +35,6 @@ from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.qualify.measurements import STAGE, Measurement, measurements_of
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_result import ToolResult
-from aiperf_svc.core.verdict.check_result import TARGET_CHECKS, Severity
 from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.domain.metric_formulas import Floats
 
@@ -159,15 +158,8 @@ def finding_of(row: TrialRow, searched: SearchedTrial | None) -> Finding | None:
     measured = row.measured
     if measured is None:
         return None
-    bad = {each.check for each in measured.reasons if each.severity is Severity.INVALID}
-    return Finding(
-        measured.verdict,
-        measured.cause,
-        searched,
-        row.measurements,
-        row.length_s,
-        is_of_target=bool(bad) and bad <= TARGET_CHECKS,
-    )
+    nodes = row.measurements
+    return Finding(measured.verdict, measured.cause, searched, nodes, row.length_s)
 
 
 class EndedTrials:

@@ -190,6 +190,7 @@ class MeasuredPhase:
             rate_ratio=ev.client_share(self.totals, self.accounts.unsent, connecting=connecting)
             if load.is_open_loop
             else None,
+            capped=sum(c.capped for c in counts),
             arrivals_ratio=arrivals[0] if arrivals else None,
             arrivals_tolerance=arrivals[1] if arrivals else 0.0,
             single_reads=single_reads(self.rows),
@@ -199,6 +200,7 @@ class MeasuredPhase:
             timing=tuple(h for h in self.context.health if h.service is Service.TIMING_MANAGER),
             lost_services=self.context.lost_services,
             failure=self.context.failure,
+            was_cancelled=self.context.was_cancelled,
             early_end=self.context.early_end.text if self.context.early_end else "",
             # Such a run measures the cost of its events.
             error_budget=self.context.config.slo.error_budget

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 
 from aiperf_svc.core.endpoints.history import Defect
 from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
-from aiperf_svc.core.verdict.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
+from aiperf_svc.core.verdict.effect_checks import LATENCY_SHIFT
 from aiperf_svc.core.verdict.health_log import BUSY_CPU_FRACTION, Health
 from aiperf_svc.core.verdict.inputs import Check, Evidence
 from aiperf_svc.domain.number_text import count, counted, significant
 
 NO_RESOURCES_SHARE = (0.0, 0.01)
+CAPPED_SHARE = 0.01
+"""Limit of requests that waited for a cap, which only `intended_*` latencies include. From 1% on,
+their waits determine p99."""
 UNSTAMPED_SHARE = 0.01
 CLOCK_JUMP_SHARE = (0.01, 0.05)
 BUSY_SAMPLES_SHARE = 0.10
@@ -200,11 +203,10 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     ),
     Check(
         "capped",
-        lambda e: e.share(e.totals.capped) if e.is_open_loop else None,
+        lambda e: e.share(e.capped) if e.is_open_loop else None,
         CAPPED_SHARE,
         text=lambda e: (
-            f"{count(e.totals.capped, 'request')} waited for the concurrency cap or the connection "
-            "limit"
+            f"{count(e.capped, 'request')} waited for the concurrency cap or the connection limit"
         ),
         remedy="raise load.concurrency, or leave it out to have no cap",
     ),

@@ -39,6 +39,11 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 TARGET_FAILING = "target-failing"
 """Cause of a run with too many failed requests that the client did not cause."""
+UNUSABLE_RESPONSES = "unusable-responses"
+"""Cause of a run that only checks of the target's responses made invalid."""
+LOAD_CAPPED = "load-capped"
+"""Cause of a run whose cap on concurrency held too many requests back. Only a faster target makes
+the same run valid."""
 STEP_FAILED = "step-failed"
 """Cause of a tool's run in which a command failed or had no result."""
 RUN_FAILED = "run-failed"
@@ -47,16 +52,10 @@ RANK_LOST = "rank-lost"
 """Cause of a tool's run in which a rank did not report a step."""
 UNFINISHED = (RUN_FAILED, RANK_LOST)
 """Causes that may conceal a failure of the measured system."""
-FAILURES = (TARGET_FAILING, STEP_FAILED)
+FAILURES = (TARGET_FAILING, UNUSABLE_RESPONSES, LOAD_CAPPED, STEP_FAILED)
 """Causes that are part of the measurement: without such runs, the system looks too good."""
 ENDED_EARLY = "ended-early"
 """Cause of a run that a search ended early because it had enough data. It is not a measurement."""
-
-
-TARGET_CHECKS = frozenset(
-    {"successes", "finish_reasons", "input_tokens", "token_bytes", "unasked_bytes"}
-)
-"""Checks of what the target sent. If no other makes a run invalid, the client did not."""
 
 
 def is_failure(cause: str) -> bool:
@@ -71,7 +70,8 @@ class Verdict(msgspec.Struct, frozen=True):
     verdict: Severity
     cause: str
     """Cause of an invalid run, if known. For an inference benchmark: `client-bound`,
-    `run-failed`, `process-lost`, `target-failing` or `ended-early`."""
+    `run-failed`, `process-lost`, `target-failing`, `unusable-responses`, `load-capped` or
+    `ended-early`."""
     checks: tuple[Reason, ...]
 
     @property

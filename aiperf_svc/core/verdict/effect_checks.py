@@ -86,8 +86,6 @@ STATUS_REMEDIES = {
 """Remedy if most errors have this HTTP status."""
 EARLY_END = "early_end"
 """Name of the check that fails if the load ended early."""
-CAPPED_SHARE = 0.01
-"""Share of capped requests from which the concurrency cap explains a lower rate."""
 
 
 def _successes(e: Evidence) -> Reason:
@@ -141,17 +139,27 @@ def _concurrency(e: Evidence) -> Reason | None:
     )
 
 
+def caps_below_rate(e: Evidence, least: float) -> str:
+    """Return the keys of the caps that explain a shortfall of the rate above `least`: at least half
+    as many requests waited for them as are missing. Empty if none do."""
+    shortfall = 1.0 - (1.0 if e.rate_ratio is None else e.rate_ratio)
+    if shortfall <= least or e.share(e.capped) < shortfall / 2:
+        return ""
+    caps = {"concurrency": e.concurrency, "prefill_concurrency": e.prefill_concurrency}
+    return " or ".join(f"load.{name}" for name, cap in caps.items() if cap is not None)
+
+
 def _rate(e: Evidence) -> Reason | None:
     if e.rate_ratio is None:
         return None
+    text = f"sent or tried to send {e.rate_ratio:.1%} of the scheduled rate"
+    caps = caps_below_rate(e, RATE_SHORTFALL[0])
     return graded(
         "rate",
         1.0 - e.rate_ratio,
         RATE_SHORTFALL,
-        text=f"sent or tried to send {e.rate_ratio:.1%} of the scheduled rate",
-        remedy="raise load.concurrency, the cap that held requests back"
-        if e.share(e.totals.capped) > CAPPED_SHARE
-        else MORE_WORKERS,
+        text=f"{text}: {caps} held requests back" if caps else text,
+        remedy=f"raise {caps}, or lower the rate" if caps else MORE_WORKERS,
     )
 
 

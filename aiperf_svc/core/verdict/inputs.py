@@ -121,6 +121,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rate_ratio: float | None = None
     """Rate over the due rate in open loop. Includes requests that the client tried to send to a
     target that did not accept them."""
+    capped: int = 0
+    """Requests that waited for the concurrency cap, a prefill slot or the connection limit, whether
+    or not they were sent in the end."""
     arrivals_ratio: float | None = None
     """Scheduled arrivals over those expected from the rate; open loop."""
     arrivals_tolerance: float = 0.0
@@ -155,6 +158,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """True if the load prescribes output lengths."""
     failure: str = ""
     """Reason why the run failed; empty if it did not."""
+    was_cancelled: bool = False
+    """Whether the user stopped the run."""
     early_end: str = ""
     """Why the load ended early; empty if it did not."""
     error_budget: float = 0.0

@@ -16,21 +16,33 @@ from msgspec.structs import replace
 from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS, is_busy, lacks_cpu
 from aiperf_svc.core.verdict.check_result import (
     ENDED_EARLY,
+    LOAD_CAPPED,
     MORE_WORKERS,
     RUN_FAILED,
     TARGET_FAILING,
+    UNUSABLE_RESPONSES,
     Reason,
     Severity,
     Verdict,
     worst_of,
 )
-from aiperf_svc.core.verdict.effect_checks import EARLY_END, EFFECT_CHECKS, LOAD_SHORTFALL
+from aiperf_svc.core.verdict.effect_checks import (
+    EARLY_END,
+    EFFECT_CHECKS,
+    LOAD_SHORTFALL,
+    RATE_SHORTFALL,
+    caps_below_rate,
+)
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
 
 CLIENT_EFFECTS = ("concurrency", "rate", "stamp_uncertainty", "schedule_lag")
 """Checks that fail when the client is overloaded. If one of them is invalid without another cause,
 the run is `client-bound`."""
+TARGET_CHECKS = frozenset(
+    {"successes", "finish_reasons", "input_tokens", "token_bytes", "unasked_bytes"}
+)
+"""Checks of the target's responses. If no other is invalid, the client is not the cause."""
 
 FAST_MS = 1.0
 """A server that handles one request in twenty in less than this has negligible latency: the
@@ -51,12 +63,12 @@ def judge(evidence: Evidence) -> Verdict:
     checks = tuple(_with_remedy(check, remedy) for check in checks)
     if worst is not Severity.INVALID:
         return Verdict(worst, "", checks)
-    return Verdict(worst, _own_cause(checks) if other is None else other.name, checks)
+    return Verdict(worst, _own_cause(evidence, checks) if other is None else other.name, checks)
 
 
 class _Cause(NamedTuple):
     name: str
-    """Name as in `Verdict.cause`; empty for a limit in the config."""
+    """Name as in `Verdict.cause`; empty if the client may be a cause too."""
     remedy: str
 
 
@@ -70,9 +82,10 @@ def _other_cause(e: Evidence) -> _Cause | None:
     # Errors within their budget are expected by the config, so they explain nothing.
     if e.share(e.totals.errored - e.totals.no_resources) > max(LOAD_SHORTFALL[1], e.error_budget):
         return _Cause(TARGET_FAILING, "check the errors: the target failed, not the client")
-    is_limited_on_purpose = not e.is_open_loop and e.prefill_concurrency is not None
-    if not is_limited_on_purpose and e.share(e.totals.capped) > LOAD_SHORTFALL[1]:
-        return _Cause("", "raise load.concurrency, the cap that held requests back")
+    if caps := caps_below_rate(e, RATE_SHORTFALL[1]):
+        # A client that lacks CPU prolongs the requests that fill the cap.
+        is_slow = lacks_cpu(e.workers) or is_busy(e.timing)
+        return _Cause("" if is_slow else LOAD_CAPPED, f"raise {caps}, or lower the rate")
     return None
 
 
@@ -104,10 +117,13 @@ def _with_remedy(check: Reason, remedy: str) -> Reason:
     return replace(check, remedy=check.remedy.replace(MORE_WORKERS, remedy))
 
 
-def _own_cause(checks: tuple[Reason, ...]) -> str:
-    """Return `client-bound` if one of the client's own effects is invalid, `ended-early` if the
-    early end is the only invalid check."""
+def _own_cause(e: Evidence, checks: tuple[Reason, ...]) -> str:
+    """Return `client-bound` if one of the client's own effects is invalid, `unusable-responses` if
+    only checks of the target's responses are, `ended-early` if only the early end is. A run that
+    the user stopped, or that sent and tried nothing, does not show what the target responds."""
     bad = {check.check for check in checks if check.severity is Severity.INVALID}
     if bad & set(CLIENT_EFFECTS):
         return "client-bound"
+    if bad <= TARGET_CHECKS and not e.was_cancelled and (e.requests or e.connecting):
+        return UNUSABLE_RESPONSES
     return ENDED_EARLY if bad == {EARLY_END} else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
-from aiperf_svc.adapters.cluster.preflight.capacity import Placed, fits_beside, read_placed
+from aiperf_svc.adapters.cluster.preflight.capacity import Placed, fits_beside, read_placed, rooms
 from aiperf_svc.adapters.cluster.preflight.quotas import Quotas, read_quotas
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
@@ -201,13 +201,15 @@ class StackPlacement(Placement):
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
     ) -> int | None:
         space = self._first.config.deployment.namespace
-        rooms = []
+        found = []
         for kube_context, cluster in self._clusters.items():
             placed = await read_placed(cluster, is_auto=self._is_auto)
             there = self._plans(running, kube_context)
-            rooms.append((kube_context, placed, there, await read_quotas(cluster, space, there)))
+            nodes = rooms(placed.nodes, (), stack="") if placed is not None else ()
+            quotas = await read_quotas(cluster, space, there, nodes)
+            found.append((kube_context, placed, there, quotas))
         for number, parts in enumerate(waiting):
-            if all(self._fits(parts, *room) for room in rooms):
+            if all(self._fits(parts, *room) for room in found):
                 return number
         return None
 

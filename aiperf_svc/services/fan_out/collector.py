@@ -132,6 +132,9 @@ class Collector:
         self._job_pods = JobPods(unplaced_s=config.deployment.ready_timeout / 1e9)
         self._cancelled = context.state / "cancelled"
         """File with the reason of a cancellation; a restarted collector continues with it."""
+        self._missing_files = context.state / "missing-files"
+        """File with the reason why files of a shape are missing, which a restarted collector still
+        reports."""
         self._jobs_file = context.state / "jobs.json"
         """File with the names of the Jobs that have existed, by which a restarted collector
         recognises that a missing Job was deleted."""
@@ -203,10 +206,11 @@ class Collector:
             await asyncio.to_thread(self._attempts.collect, shape, folder)
             if failure and not self._progress.is_cancelling:
                 self._trials.fail_unfinished(shape, failure, with_stopped=True)
-                await asyncio.to_thread(self._trials.write_progress)
                 if not self._count(shape):
                     # All trials have results: files are missing, or the server ended later.
-                    self._progress.artifact_error = f"shape {shape}: {failure}"
+                    missing = self._progress.artifact_error = f"shape {shape}: {failure}"
+                    write_file(self._missing_files, missing.encode)
+                await asyncio.to_thread(self._trials.write_progress)
             self._end_shape(shape)
             return True
 
@@ -232,6 +236,8 @@ class Collector:
             else:
                 self._count(shape)
         self._progress.end_earlier()
+        if self._missing_files.exists():
+            self._progress.artifact_error = self._missing_files.read_text()
         if self._cancelled.exists():
             self._progress.is_cancelling = True
             self._carry_out(self._machine.handle(Cancelled(self._cancelled.read_text())))

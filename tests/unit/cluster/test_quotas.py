@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.cluster.api.objects import format_quantity, parse_quantity
+from aiperf_svc.adapters.cluster.preflight.capacity import rooms
 from aiperf_svc.adapters.cluster.preflight.quotas import (
     judge_limit_ranges,
     judge_quotas,
@@ -15,7 +16,8 @@ from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import guest_plan, make_plan, named, to_plan
+from tests.support.plans import guest_plan, make_plan, named, node, to_plan
+from tests.support.releases import deployment, release_plan
 
 
 def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -256,3 +258,30 @@ async def test_namespace_of_its_own_has_no_quota() -> None:
     plan = make_plan()
     found = await read_quotas(guarded(1).typed, plan.config.deployment.namespace, [])
     assert found.has_room(plan)
+
+
+AGENTS = release_plan(
+    {**deployment("agent"), "kind": "DaemonSet"}, namespace={"name": "theirs", "mode": "existing"}
+)
+NODES = rooms([node(name) for name in "abc"], (), stack="")
+
+
+def test_daemon_sets_count_in_quotas_by_nodes() -> None:
+    quota = _quota({"pods": str(AGENTS.totals.pods + 1)})
+    assert judge_quotas(AGENTS, [quota], []).state == "ok"
+    assert judge_quotas(AGENTS, [quota], [], NODES[:2]).state == "ok"
+    check = judge_quotas(AGENTS, [quota], [], NODES)
+    assert f"pods: the stack asks for {AGENTS.totals.pods + 2}" in check.detail
+
+
+async def test_parallel_stacks_count_daemon_sets_by_nodes() -> None:
+    pods = AGENTS.totals.pods + 2
+    space = AGENTS.config.deployment.namespace
+
+    async def has_room(hard: int, *, there: int) -> bool:
+        cluster = guarded(hard, used=there, there=there).typed
+        return (await read_quotas(cluster, space, [AGENTS], NODES)).has_room(AGENTS)
+
+    assert await has_room(2 * pods, there=pods)
+    assert not await has_room(2 * pods - 1, there=pods)
+    assert not await has_room(2 * pods, there=pods - 1)

@@ -159,17 +159,20 @@ def test_invalid_runs_are_left_out_and_named() -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("new", [FAST, SLOW])
-def test_side_without_its_failing_runs_is_unjudged(place: int, new: list[float]) -> None:
+@pytest.mark.parametrize("cause", ["target-failing", "unusable-responses", "load-capped"])
+def test_side_without_its_failing_runs_is_unjudged(
+    place: int, new: list[float], cause: str
+) -> None:
     sides = side("a", FAST), side("b", new)
     sides[place].append(
-        measured("bad", {P50: RunValue(9.0)}, verdict=Severity.INVALID, cause="target-failing")
+        measured("bad", {P50: RunValue(9.0)}, verdict=Severity.INVALID, cause=cause)
     )
     found = compared(*sides)
     (row,) = found.rows
     assert (row.word, row.adjusted_p) == (Word.UNJUDGED, None)
     assert row.notes == (
-        "? left out: 1 run in which the target failed. Not judged, because the other runs make "
-        "the target look too good",
+        f"? left out: 1 run ({cause}). Not judged, because the other runs make the target look "
+        "too good",
     )
     assert not found.is_judged
     assert not found.is_worse
@@ -211,8 +214,8 @@ def test_runs_with_failed_steps_leave_a_tool_unjudged() -> None:
     (row,) = found.rows
     assert (row.word, found.is_judged) == (Word.UNJUDGED, False)
     assert row.notes == (
-        "? left out: 1 run in which a step failed. Not judged, because the other runs make "
-        "the system look too good",
+        "? left out: 1 run (step-failed). Not judged, because the other runs make the system look "
+        "too good",
     )
 
 

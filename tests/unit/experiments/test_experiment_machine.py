@@ -12,12 +12,8 @@ from aiperf_svc.core.experiments.machine import (
     PlannedTrials,
     TrialEnded,
 )
-from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.summary import finding_of, row_of
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.verdict.check_result import graded
 from aiperf_svc.protocol.run_states import RunState
-from tests.support.fake_results import inference_result
 
 TRIALS = tuple(Trial(number, {"load.concurrency": number}) for number in (1, 2, 3))
 DONE, FAILED, CANCELLED = RunState.DONE, RunState.FAILED, RunState.CANCELLED
@@ -88,7 +84,8 @@ def test_failed_and_invalid_attempts_are_counted_separately() -> None:
         Finding("invalid", "target-failing"),
         Finding("invalid", "step-failed"),
         Finding("invalid", "ended-early"),
-        Finding("invalid", is_of_target=True),
+        Finding("invalid", "unusable-responses"),
+        Finding("invalid", "load-capped"),
         Finding("degraded", ""),
         None,
     ],
@@ -96,18 +93,6 @@ def test_failed_and_invalid_attempts_are_counted_separately() -> None:
 def test_trials_invalid_by_server_are_not_repeated(finding: Finding | None) -> None:
     m = begun(replacements=2)
     assert m.handle(TrialEnded(1, DONE, "", finding)) == BeginTrial(2, TRIALS[1], 1)
-
-
-@pytest.mark.parametrize(
-    ("checks", "is_spoiled"),
-    [(["token_bytes"], False), (["records"], True), (["token_bytes", "records"], True)],
-)
-def test_checks_decide_whether_client_spoiled_trial(checks: list[str], is_spoiled: bool) -> None:
-    reasons = tuple(graded(check, 0.6, (0.1, 0.5), text="", remedy="") for check in checks)
-    results = inference_result(verdict="invalid", reasons=reasons)
-    finding = finding_of(row_of(TrialOutcome(TRIALS[0], DONE, "", results)), None)
-    assert finding is not None
-    assert finding.is_spoiled is is_spoiled
 
 
 def test_stopped_trial_ends_the_experiment() -> None:

@@ -190,7 +190,9 @@ def test_trial_that_misses_the_slo_is_never_best() -> None:
     assert best.combination.parameters == {"load.concurrency": 2}
 
 
-@pytest.mark.parametrize("cause", ["target-failing", "step-failed", "eu: step-failed"])
+@pytest.mark.parametrize(
+    "cause", ["target-failing", "unusable-responses", "load-capped", "eu: step-failed"]
+)
 def test_combination_that_failed_is_never_recommended(cause: str) -> None:
     outcomes = sweep({1: (10.0, 30.0), 2: (20.0, 20.0), 4: (40.0, 10.0)}, repetitions=2)
     outcomes.append(

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.histogram import Histogram
@@ -48,6 +49,20 @@ def test_failed_connections_are_not_the_clients_fault() -> None:
     assert found.scalars["achieved_rate"] == pytest.approx(60)
     assert found.verdict.label == "invalid: target-failing"
     assert "rate" not in {reason.check for reason in found.verdict.reasons}
+
+
+def test_requests_that_never_passed_the_cap_count() -> None:
+    rows = np.concatenate(
+        [fake_run.request(start_ms=10 * i, ttft_ms=5, tokens=1) for i in range(60)]
+    )
+    (worker,) = fake_run.accounts_of(rows, unsent=40)
+    account = replace(worker.account, counts=replace(worker.account.counts, capped=40))
+    config = fake_run.config(request_rate=100, requests=100, concurrency=4)
+    found = results(rows, config=config, workers=(replace(worker, account=account),))
+    assert found.verdict.label == "invalid: load-capped"
+    checks = {check.check: check for check in found.verdict.reasons}
+    assert checks["capped"].text.startswith("40 requests waited")
+    assert checks["unsent"].remedy == "raise load.concurrency, or lower the rate"
 
 
 def test_streams_in_one_read_are_counted() -> None:

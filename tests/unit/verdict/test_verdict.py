@@ -307,7 +307,6 @@ def test_more_cpu_is_advised_only_to_starved_clients(facts: dict[str, Any], word
         ({"lost_services": ("worker-1",)}, "invalid: process-lost"),
         ({"errored": 5_000}, "invalid: target-failing"),
         ({"errored": 10_000, "completed": 0}, "invalid: target-failing"),
-        ({"capped": 5_000}, "invalid"),
     ],
 )
 def test_explained_shortfall_is_not_blamed_on_the_client(
@@ -317,6 +316,44 @@ def test_explained_shortfall_is_not_blamed_on_the_client(
     assert verdict.label == label
     assert {"concurrency", "cpu", "event_loop"} <= {reason.check for reason in verdict.reasons}
     assert not [reason.remedy for reason in verdict.reasons if MORE_WORKERS in reason.remedy]
+
+
+@pytest.mark.parametrize(
+    ("facts", "label", "remedy"),
+    [
+        ({"concurrency": 8}, "invalid: load-capped", "raise load.concurrency, or lower the rate"),
+        ({"prefill_concurrency": 8}, "invalid: load-capped", "raise load.prefill_concurrency, or"),
+        ({"concurrency": 8, "rate_ratio": 0.96}, "degraded", "raise load.concurrency, or"),
+        ({"concurrency": 8, "workers": (BUSY,)}, "invalid", "raise load.concurrency, or"),
+        ({"concurrency": 8, "capped": 1_000}, "invalid: client-bound", "did not lack CPU"),
+        ({}, "invalid: client-bound", "did not lack CPU"),
+    ],
+)
+def test_only_a_cap_of_the_config_explains_rate(
+    facts: dict[str, Any], label: str, remedy: str
+) -> None:
+    verdict = judge(changed(OPEN, **{"rate_ratio": 0.6, "capped": 5_000, **facts}))
+    (rate,) = [each for each in verdict.reasons if each.check == "rate"]
+    assert verdict.label == label
+    assert remedy in rate.remedy
+    assert ("held requests back" in rate.text) is remedy.startswith("raise")
+
+
+@pytest.mark.parametrize(
+    ("facts", "label"),
+    [
+        ({"impossible_tokens": 5_001}, "invalid: unusable-responses"),
+        ({"completed": 0, "cancelled": 10_000}, "invalid: unusable-responses"),
+        ({"requests": 0, "completed": 0, "connecting": 40}, "invalid: unusable-responses"),
+        ({"requests": 0, "completed": 0}, "invalid"),
+        ({"completed": 0, "cancelled": 10_000, "was_cancelled": True}, "invalid"),
+        ({"impossible_tokens": 5_001, "records_lost": 500}, "invalid"),
+        ({"impossible_tokens": 5_001, "held_ratio": 0.5}, "invalid: client-bound"),
+        ({"impossible_tokens": 5_001, "early_end": "it breaks"}, "invalid"),
+    ],
+)
+def test_unusable_responses_are_a_cause_alone(facts: dict[str, Any], label: str) -> None:
+    assert judge(changed(CLOSED, **facts)).label == label
 
 
 def test_unused_prefill_slots_are_blamed_on_client() -> None:

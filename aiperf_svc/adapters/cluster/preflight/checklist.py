@@ -20,6 +20,7 @@ from aiperf_svc.adapters.cluster.preflight.admission import (
     try_objects,
 )
 from aiperf_svc.adapters.cluster.preflight.capacity import (
+    Room,
     adds_nodes,
     judge_capacity,
     judge_limits,
@@ -142,8 +143,9 @@ class _Preflight:
             self._add(check)
         if not await self._check_namespace():
             return
-        await self._time_left()
         nodes = await try_list(self._cluster, "/api/v1/nodes")
+        await self._limits(rooms(nodes or (), (), stack=""))
+        await self._time_left()
         await self._capacity(nodes)
         await self._pull_secrets()
         self._add(await check_claims(self._cluster, plan))
@@ -199,7 +201,7 @@ class _Preflight:
             self._add(judge(plan, missing))
 
     async def _check_namespace(self) -> bool:
-        """Check whether the namespace can be used, and read the restrictions of its owner."""
+        """Check whether the namespace can be used."""
         wanted = self._plan.config.deployment.namespace
         path, found = f"/api/v1/namespaces/{wanted.name}", None
         try:
@@ -208,7 +210,6 @@ class _Preflight:
             words = f"namespace {wanted.name} cannot be read: {error}"
             self._add(Check("namespace", "not checked", words))
             self._exists = wanted.mode == "existing"
-            await self._limits()
             return True
         check = judge_namespace(self._plan, found)
         self._add(check)
@@ -217,7 +218,6 @@ class _Preflight:
         self._exists = found is not None
         self._add(judge_pod_security(self._plan, found))
         self._add(judge_mesh(found))
-        await self._limits()
         return True
 
     async def _time_left(self) -> None:
@@ -232,7 +232,8 @@ class _Preflight:
             created = min(each["metadata"]["creationTimestamp"] for each in found)
             self._add(judge_time_left(plan, created, await self._cluster.now()))
 
-    async def _limits(self) -> None:
+    async def _limits(self, nodes: Sequence[Room]) -> None:
+        """Check the restrictions of the namespace's owner."""
         if not self._exists:
             self._add(Check("quota", "ok", "a new namespace has no ResourceQuota of its owner's"))
             return
@@ -252,13 +253,14 @@ class _Preflight:
             found = await try_list(self._cluster, f"{inside}/resourcequotas") or []
             if is_empty:
                 found = [{**each, "status": {}} for each in found]
-            return judge_quotas(self._plan, found, ranges)
+            return judge_quotas(self._plan, found, ranges, nodes)
 
         if is_up and quotas:
             words = "the stack exists already, and its own pods count as used"
             self._add(Check("quota", "not checked", words))
         else:
-            self._add(await self._with_room(judge_quotas(self._plan, quotas, ranges), look))
+            check = judge_quotas(self._plan, quotas, ranges, nodes)
+            self._add(await self._with_room(check, look))
         self._add(judge_limit_ranges(self._plan, ranges))
 
     async def _capacity(self, nodes: list[Json] | None) -> None:

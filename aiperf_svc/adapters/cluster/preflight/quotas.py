@@ -11,6 +11,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
     parse_quantity,
     try_list,
 )
+from aiperf_svc.adapters.cluster.preflight.capacity import Room, on_nodes
 from aiperf_svc.config.deployment import Namespace
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
@@ -87,9 +88,12 @@ def _cpu_limit_millis(pod: PodPlan, default: int) -> int:
     return sum(e.requests.cpu_limit_millis or default for e in (*pod.containers, *beside))
 
 
-def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]) -> Check:
+def judge_quotas(
+    plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json], nodes: Sequence[Room] = ()
+) -> Check:
     """Check whether quotas leave enough for the stack, including the limits that limit ranges set
-    on its containers."""
+    on its containers and the pods of DaemonSets on these nodes."""
+    plan = on_nodes(plan, nodes)
     default = _default_cpu_limit(ranges)
     requested = quota_requests(plan, default_cpu_limit=default or "0")
     short: list[str] = []
@@ -159,23 +163,28 @@ def _missing(quota: Json, requested: Mapping[str, float]) -> Iterator[str]:
 
 class Quotas(NamedTuple):
     """The quotas of a namespace, the running stacks whose pods there the quotas do not count yet,
-    and the default limit of containers."""
+    the default limit of containers, and the nodes, which pods of DaemonSets depend on."""
 
     quotas: Sequence[Json]
     starting: Sequence[StackPlan]
     default_cpu_limit: str
+    nodes: Sequence[Room]
 
     def has_room(self, plan: StackPlan, beside: Iterable[StackPlan] = ()) -> bool:
         """Return whether they leave enough for a stack beside the others that are starting."""
         requested = dict[str, float]()
         for each in (plan, *self.starting, *beside):
-            counted = quota_requests(each, default_cpu_limit=self.default_cpu_limit)
+            counted = quota_requests(
+                on_nodes(each, self.nodes), default_cpu_limit=self.default_cpu_limit
+            )
             for name, value in counted.items():
                 requested[name] = requested.get(name, 0.0) + value
         return not any(any(_missing(each, requested)) for each in self.quotas if _counts_pods(each))
 
 
-async def read_quotas(cluster: Cluster, space: Namespace, running: Sequence[StackPlan]) -> Quotas:
+async def read_quotas(
+    cluster: Cluster, space: Namespace, running: Sequence[StackPlan], nodes: Sequence[Room] = ()
+) -> Quotas:
     """Return the quotas of a namespace in which some stacks run. The result is empty if each stack
     creates its own namespace, or if the user may not list quotas. A stack whose pods do not all
     exist yet counts by its plan, in addition to the part that the quotas already count. Raises
@@ -188,9 +197,9 @@ async def read_quotas(cluster: Cluster, space: Namespace, running: Sequence[Stac
     starting = []
     for each in running if quotas else ():
         pods = await list_pods(cluster, str(space.name), each.identity.selector()) or []
-        if sum(not has_ended(pod) for pod in pods) < each.totals.pods:
+        if sum(not has_ended(pod) for pod in pods) < on_nodes(each, nodes).totals.pods:
             starting.append(each)
-    return Quotas(quotas or [], starting, _default_cpu_limit(ranges or ()) or "0")
+    return Quotas(quotas or [], starting, _default_cpu_limit(ranges or ()) or "0", nodes)
 
 
 def _counts_pods(quota: Json) -> bool:
