@@ -184,7 +184,7 @@ def _jobs(
         times = _times(trials, config.experiment)
         longest = times.start + times.load + COLLECTION_S * SECOND_NS
         deadline_s = seconds(longest if times.is_bounded else config.deployment.ttl)
-        found = index_template(trials, basis.identity, basis.image), deadline_s
+        found = index_template(trials, basis), deadline_s
         if found not in templates:
             templates.append(found)
             members.append([])

@@ -17,7 +17,7 @@ from aiperf_svc.config.urls import address_of
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.experiments import largest_load, largest_topology
-from aiperf_svc.plan.identity import RUN_ID, Identity
+from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.plan.inference import secrets_of
 from aiperf_svc.plan.pod_settings import (
     SCRATCH_BYTES,
@@ -28,6 +28,7 @@ from aiperf_svc.plan.pod_settings import (
 )
 from aiperf_svc.plan.pods import GRACE_S, ContainerPlan, ImagePlan, PodPlan, Requests, Volume
 from aiperf_svc.plan.service_pods import ARTIFACTS_DIR, CONFIG_DIR, CURVE_DIR, PORT_RANGE, key_files
+from aiperf_svc.plan.stack_kind import StackBasis
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import Facts, Group, Topology, plan
 from aiperf_svc.protocol.services import Service
@@ -125,10 +126,10 @@ def check_index(config: BenchmarkConfig) -> None:
 
 
 def index_template(
-    trials: Sequence[BenchmarkConfig], identity: Identity, image: ImagePlan
+    trials: Sequence[BenchmarkConfig], basis: StackBasis[BenchmarkConfig]
 ) -> PodPlan:
     """Return the pod of an index, without the parts that differ within a Job."""
-    config = trials[0]
+    config, identity, image = trials[0], basis.identity, basis.image
     topology = index_topology(trials)
     load = largest_load(config, trials)
     server = target_pod(config, image)
@@ -153,6 +154,7 @@ def index_template(
         "AIPERF_CURVE_DIR": CURVE_DIR,
         "AIPERF_ARTIFACTS": ARTIFACTS_DIR,
         "AIPERF_LOG_FORMAT": "json",
+        **basis.run.environment(),
     }
     memory = {Service.WORKER.value: worker_bytes(load, topology)}
     parts = (

@@ -24,7 +24,7 @@ class RunValues:
     """Folder of the bucket for the trials, if other processes or pods run some of them. The runner
     then uploads the files of the whole experiment."""
     cli_command: str = ""
-    """Command line of the run, which is stored with its results."""
+    """Command line of the run, which is stored with its results; empty for plain `pulumi up`."""
 
     def bucket_folder(self, own: str) -> str:
         """Return the folder of the bucket for this run: `own`, below the member's folder if there

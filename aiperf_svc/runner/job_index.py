@@ -23,6 +23,7 @@ from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.index_pods import LAUNCH_DIR, index_config, index_topology
 from aiperf_svc.plan.pods import ImagePlan
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.target import target_pod
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.run_states import RunState
@@ -158,6 +159,7 @@ class _Index:
                 config=self._config,
                 topology=index_topology(self._chosen.configs),
                 options=RunOptions(ui="plain", secrets=secrets),
+                run=RunValues.read(self._environ),
                 private=private,
                 artifacts=folders.make_folder(self._folder),
                 logs=self._folder / "logs",

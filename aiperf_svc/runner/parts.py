@@ -63,7 +63,8 @@ class Work:
     finished: frozenset[int] = frozenset()
     """Numbers of the trials that need not run again."""
     run: RunValues = field(default_factory=RunValues)
-    """Whether the load waits for a common start, and the bucket folder that several parts share."""
+    """Whether the load waits for a common start, the bucket folder that several parts share, and
+    the command line."""
     run_id: str
 
 

@@ -132,14 +132,13 @@ class ProcessPlacement(Placement):
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         context.screen.begin(Stage.RUN)
         context.is_counting.set()
-        command = self._options.cli_command
         work.logs.mkdir(parents=True, exist_ok=True)
         with self._fork_server() as forks, folders.private_folder() as private:
             run = LocalRun(
                 config=work.config,
                 topology=plan_processes(work.shape, self._facts),
                 options=self._options,
-                run=replace(work.run, cli_command=command, is_resumed=work.is_resumed),
+                run=replace(work.run, is_resumed=work.is_resumed),
                 private=private,
                 artifacts=work.folder,
                 logs=work.logs,

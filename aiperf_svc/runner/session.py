@@ -96,7 +96,7 @@ class Session:
         with post_errors(config, self._placement.run_id):
             if not self._placement.prepare():
                 return ExitCode.INTERRUPTED
-            self._results = SessionResults(self._expansion, self._placement, resume=resume)
+            self._results = SessionResults(self._expansion, self._placement, self._options)
             try:
                 outcomes = signals.run(self._run())
             finally:

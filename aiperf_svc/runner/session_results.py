@@ -23,6 +23,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.environment import new_run_id
+from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import Expansion, JointRun, Member, Placement, Work
 from aiperf_svc.runner.start_gate import Offset
@@ -54,11 +55,11 @@ class MemberResults:
 class SessionResults:
     """The folders of all members."""
 
-    def __init__(self, expansion: Expansion, placement: Placement, *, resume: Path | None) -> None:
+    def __init__(self, expansion: Expansion, placement: Placement, options: RunOptions) -> None:
         """Create the folders, or prepare those of a resumed session for the remaining trials.
         Raises AiperfError."""
-        config = expansion.first.config
-        self._expansion, self._placement = expansion, placement
+        config, resume = expansion.first.config, options.resume
+        self._expansion, self._placement, self._options = expansion, placement, options
         self._experiment, self._is_resumed = config.experiment, resume is not None
         self._has_search = config.search is not None
         self._is_collected = expansion.is_driven or len(expansion.rounds) > 1
@@ -167,7 +168,11 @@ class SessionResults:
         """Return what a part measures, and where its results go."""
         results = self.members[part.member]
         folder, trials = results.folder, results.trials
-        run = RunValues(is_held=bool(part.member), member=part.member)
+        run = RunValues(
+            is_held=bool(part.member),
+            member=part.member,
+            cli_command=self._options.cli_command,
+        )
         logs = folder / "logs"
         if trials is not None:
             run, logs = trials.run_values(run), folder / SHAPES / str(part.round) / "logs"

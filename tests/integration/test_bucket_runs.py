@@ -128,6 +128,33 @@ def test_history_of_one_run_by_its_url(nightly: Store, capsys: pytest.CaptureFix
     assert run["folder"] == url
 
 
+def test_history_of_several_targets_names_their_folders(
+    nightly: Store, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, (eu, us) = f"s3://{BUCKET}/both", runs[:2]
+    nightly.put(eu, f"both/eu/{NAME}-{NIGHTS[0]}-{0:016x}")
+    nightly.put(us, f"both/us/{NAME}-{NIGHTS[0]}-{1:016x}")
+    assert main(["history", url]) == ExitCode.BAD_CONFIG
+    assert capsys.readouterr().err == (
+        f"error: {url}: no run directly in it; name a folder with runs, such as that of a target "
+        f"or cluster: {url}/eu, {url}/us\n"
+    )
+    assert main(["history", f"{url}/eu", "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["folder"] == f"{url}/eu/{NAME}-{NIGHTS[0]}-{0:016x}"
+
+
+def test_history_leaves_out_runs_of_a_target(
+    nightly: Store, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"s3://{BUCKET}/nightly"
+    nightly.put(runs[0], f"nightly/eu/{NAME}-{NIGHTS[2]}-{4:016x}")
+    assert main(["history", url, "--json"]) == 0
+    text, error = capsys.readouterr()
+    assert len(json.loads(text)["runs"]) == 2
+    assert error == f"note: {url}: runs in other folders are left out: {url}/eu\n"
+
+
 @pytest.mark.parametrize(
     ("url", "code", "words"),
     [

@@ -153,7 +153,7 @@ class FakeStackRun:
             resuming.check({resume / each.name: each.config for each in expansion.members})
         stacks = StackPlacement(requests, expansion, options)
         made = Session(expansion, stacks, options.run, timeout_s=options.timeout_s)
-        made._results = SessionResults(expansion, stacks, resume=resume)
+        made._results = SessionResults(expansion, stacks, options.run)
         return made
 
     @contextlib.asynccontextmanager

@@ -40,6 +40,7 @@ from tests.support.ports import free_ports
 
 JOB = "index-1-s"
 RUN_ID, TOKEN = "0123456789abcdef", "of-the-test"
+COMMAND = "aiperf-svc run variants --api-key ***"
 INDEX_S = 180.0
 
 
@@ -164,6 +165,7 @@ class TwoShapes:
             "AIPERF_CURVE_DIR": str(self.folder / "index"),
             "AIPERF_ARTIFACTS": str(own / "artifacts"),
             "AIPERF_SERVER": str(own / "server"),
+            "AIPERF_CLI_COMMAND": COMMAND,
             "JOB_COMPLETION_INDEX": str(number),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }

@@ -11,7 +11,7 @@ variables of Amazon's tools.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -55,6 +55,11 @@ class BucketRun(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The last part of its URL, which starts with the name of the benchmark and the time."""
         return self.url.rpartition("/")[2]
+
+    @property
+    def parent(self) -> str:
+        """URL of the folder that contains it."""
+        return self.url.rpartition("/")[0]
 
 
 def bucket_of(url: str) -> S3:
@@ -143,10 +148,13 @@ def _unreadable(s3: S3, why: str) -> EnvironmentProblem:
 
 
 @contextmanager
-def local_folders(sources: Iterable[str]) -> Iterator[dict[Path, str]]:
+def local_folders(
+    sources: Iterable[str], *, say: Callable[[str], None]
+) -> Iterator[dict[Path, str]]:
     """Copy the runs of the buckets among the sources, and yield each folder with its name: its URL
-    or path. Incomplete uploads are left out. Raises ConfigError, or EnvironmentProblem if a bucket
-    cannot be read."""
+    or path. As in a folder, only runs directly below a prefix count: those of a target or cluster
+    are in its own folder. Incomplete uploads are left out. Raises ConfigError, or
+    EnvironmentProblem if a bucket cannot be read."""
     found: dict[Path, str] = {}
     with TemporaryDirectory(prefix="aiperf-runs-") as scratch:
         for number, source in enumerate(sources):
@@ -154,8 +162,17 @@ def local_folders(sources: Iterable[str]) -> Iterator[dict[Path, str]]:
                 found[Path(source)] = source
                 continue
             s3 = bucket_of(source)
-            runs = [each for each in list_runs(s3) if each.is_whole]
-            if not runs:
+            url, whole = s3.url.rstrip("/"), [each for each in list_runs(s3) if each.is_whole]
+            if not whole:
                 raise ConfigError(f"{source}: no run with a manifest, which an upload sends last")
+            runs = [each for each in whole if url in (each.url, each.parent)]
+            below = ", ".join(sorted({each.parent for each in whole if each not in runs}))
+            if not runs:
+                raise ConfigError(
+                    f"{source}: no run directly in it; name a folder with runs, such as that of a "
+                    f"target or cluster: {below}"
+                )
+            if below:
+                say(f"note: {source}: runs in other folders are left out: {below}")
             found |= copy_runs(s3, runs, Path(scratch, str(number)))
         yield found

@@ -255,7 +255,7 @@ def compared_with_before(folder: Path, end: End, artifacts: Artifacts) -> tuple[
     elif artifacts.s3 is not None:
         url = "/".join(filter(None, (artifacts.s3.url.rstrip("/"), end.member)))
         s3 = artifacts.s3.model_copy(update={"url": url})
-        own = (each for each in list_runs(s3) if each.url == f"{url}/{each.name}")
+        own = (each for each in list_runs(s3) if each.parent == url)
         chosen = last_before(own, end.name, end.uploaded_to)
     else:
         raise ConfigError(

@@ -22,7 +22,7 @@ from aiperf_svc.adapters.storage import junit_file
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.adapters.storage.bucket_runs import local_folders
 from aiperf_svc.adapters.terminal.comparison_tables import print_comparisons, print_history
-from aiperf_svc.adapters.terminal.output import WIDTH, console_on, print_found, print_json
+from aiperf_svc.adapters.terminal.output import WIDTH, console_on, print_found, print_json, say
 from aiperf_svc.adapters.terminal.qualify_tables import print_changes
 from aiperf_svc.adapters.terminal.rules_tables import print_report
 from aiperf_svc.config.units import parse_share
@@ -111,7 +111,7 @@ def _print(found: Comparisons, args: argparse.Namespace) -> None:
 
 def history(args: argparse.Namespace) -> int:
     """Read the runs, find the changes, and print and write them."""
-    with local_folders(args.folders) as names:
+    with local_folders(args.folders, say=say) as names:
         refuse_joint(names)
         named = {
             run.folder: replace(

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.running_command import FINISHED
-from tests.support.stack.commands import PROJECT, run
+from tests.support.stack.commands import PROJECT, attempt, run
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
-from tests.support.stack.real_stack import SHORT_S, Stack
+from tests.support.stack.real_stack import RUN_S, SHORT_S, Stack
 
 pytestmark = pytest.mark.cluster
 INSTALL_S = 120.0
@@ -141,7 +141,14 @@ def test_component_measures_a_server_of_the_program(stack: Stack, tmp_path: Path
         shutil.copy(path, stack.folder)
     stack.init()
     stack.pulumi("config", "set", "-s", stack.name, "server:image", stack.environ["AIPERF_IMAGE"])
-    assert _measured(stack, tmp_path / "results")["request_count"]["avg"] > 0
+    stack.up()
+    name, program = f"{stack.name}-load", str(stack.folder / ".venv" / "bin" / "aiperf-svc")
+    for words in (("status", name, "--wait"), ("results", name, "--artifact-dir", "results")):
+        ended = attempt((program, *words), environ=stack.environ, timeout_s=RUN_S, folder=tmp_path)
+        assert ended.code in FINISHED, ended.errors
+    stack.destroy()
+    (found,) = tmp_path.glob("results/*/profile_export_aiperf.json")
+    assert json.loads(found.read_bytes())["request_count"]["avg"] > 0
 
 
 def test_provider_measures_what_yaml_asks_for(stack: Stack, tmp_path: Path) -> None:

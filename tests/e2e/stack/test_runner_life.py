@@ -33,7 +33,9 @@ def test_run_leaves_nothing_and_gc_ignores_it(
     assert ended.code in FINISHED
     assert (printed["exit_code"], printed["state"], printed["left"]) == (ended.code, "done", [])
     assert printed["not_checked"] == []
-    assert runner.summary()["request_count"]["avg"] > 0
+    summary = runner.summary()
+    assert summary["request_count"]["avg"] > 0
+    assert summary["run_info"]["cli_command"].startswith(f"aiperf-svc run {runner.name} --yes")
     (results,) = runner.artifacts.iterdir()
     assert json.loads((results / "inputs.json").read_bytes())["data"]
     assert_only_the_user_reads(results)

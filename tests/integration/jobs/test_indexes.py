@@ -15,7 +15,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
 from tests.support.fake_results import as_json
-from tests.support.index_place import JOB, TwoShapes, final_state, until
+from tests.support.index_place import COMMAND, JOB, TwoShapes, final_state, until
 from tests.support.ports import free_port
 from tests.support.threaded_server import in_thread
 
@@ -44,6 +44,11 @@ async def test_trials_of_indexes_become_one_experiment(place: TwoShapes) -> None
     done = [trial for trial in summary["trials"] if trial["state"] == "done"]
     attempts = sum(1 + len(trial["replaced"]) for trial in done)
     assert len(list((fetched / "trials").iterdir())) == attempts
+    commands = {
+        json.loads(path.read_bytes())["run_info"]["cli_command"]
+        for path in fetched.glob("trials/*/profile_export_aiperf.json")
+    }
+    assert commands == {COMMAND}
     assert (fetched / "report.html").is_file()
     assert json.loads((fetched / "experiment.json").read_bytes()) == summary
 

@@ -12,6 +12,7 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes, shapes_of, without_trials
@@ -50,6 +51,12 @@ def test_shapes_differing_in_arguments_share_a_job() -> None:
     assert job.pod.replicas == 2
     (collector,) = plan.services
     assert collector.env["AIPERF_JOBS"] == '{"index-1-bench":[1,2,3,4,5]}'
+
+
+def test_collector_and_indexes_know_the_command_line() -> None:
+    plan = planned(benchmark(), run=RunValues(cli_command="aiperf-svc run bench"))
+    pods = (*plan.services, *(job.pod for job in plan.jobs))
+    assert [pod.env["AIPERF_CLI_COMMAND"] for pod in pods] == ["aiperf-svc run bench"] * 2
 
 
 def test_shapes_with_other_pods_have_separate_jobs() -> None:

@@ -113,7 +113,7 @@ class Fake:
     async def run(self, *, timeout_s: float | None = None) -> list[RunOutcome]:
         options = RunOptions(ui="plain")
         session = Session(self.expansion, self.placement, options, timeout_s=timeout_s)
-        session._results = SessionResults(self.expansion, self.placement, resume=None)
+        session._results = SessionResults(self.expansion, self.placement, options)
         await session._run()
         members = session._results.members
         return [outcome for each in members.values() for outcome in each.ended.values()]

@@ -329,6 +329,20 @@ async def test_all_shapes_upload_to_one_bucket_folder(
     assert len([name for name in names if name.startswith("trials/")]) == 4
 
 
+@pytest.mark.parametrize("parallel", [1, 2])
+async def test_pods_of_every_shape_know_the_command_line(
+    stack_run: FakeStackRun, parallel: int
+) -> None:
+    command = "aiperf-svc run s --api-key ***"
+    in_shapes(stack_run, number=2, parallel=parallel)
+    stack_run.options = replace(
+        stack_run.options, run=replace(stack_run.options.run, cli_command=command)
+    )
+    await stack_run.launch()
+    told = [plan.services[0].env["AIPERF_CLI_COMMAND"] for plan in stack_run.plans]
+    assert told == [command] * 2
+
+
 async def test_search_resumes_only_while_its_pods_run(stack_run: FakeStackRun) -> None:
     search = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": "goodput >= 95%"}
     stack_run.benchmark = {
