@@ -2,7 +2,8 @@
 becomes a Delta.
 
 An endpoint is a value, not a class: one module has its functions and one `Endpoint` constant, and
-`registry` lists them. To add one, write such a module, its test, and a line in the registry.
+`registry` lists them. `domain/endpoint_types.py` has its name and what it can do. The table of
+CONTRIBUTING.md lists all files of a new one.
 
 Bodies are rendered once, when the dataset is built. `parse_event` runs once per token of every
 response, so responses are decoded into minimal structs (unknown fields are skipped, never built).
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature
 from aiperf_svc.domain.finish_reasons import finish_reason_of
 from aiperf_svc.domain.json_objects import Json
 
@@ -573,9 +574,10 @@ def finish_body(
 
     Later members override earlier ones: those of the dataset; then `model` and the output length if
     the dataset has none; then `stream` and `stream_options`, which determine how the response is
-    parsed; `extra_inputs` last, where null removes a member. `length_key` is the member for the
-    output length. Without `has_usage_option`, the API always reports usage. `render_tools` converts
-    tools of the chat API to this API's form.
+    parsed; `extra_inputs` last, where null removes a member. Without `streams`, the API neither
+    streams nor takes an output length. `length_key` is the member for the output length. Without
+    `has_usage_option`, the API always reports usage. `render_tools` converts tools of the chat API
+    to this API's form.
     """
     left_out = (prompt_key, "stream", "stream_options")
     body: Json = {"model": options.model}
@@ -590,7 +592,7 @@ def finish_body(
         # More servers support `max_tokens` than `max_completion_tokens`. For a server that refuses
         # it, use extra_inputs {max_tokens: null, max_completion_tokens: N}.
         body[length_key] = prompt.output_tokens
-        if options.force_output_length:
+        if options.force_output_length and options.type.has(Feature.FORCED_LENGTH):
             body["min_tokens"] = prompt.output_tokens
             body["ignore_eos"] = True
     body |= options.extra_inputs

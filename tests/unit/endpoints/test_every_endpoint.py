@@ -12,6 +12,7 @@ from aiperf_svc.core.endpoints.base import (
     Prompt,
     error_message,
     extra_input_problems,
+    finish_body,
 )
 from aiperf_svc.core.endpoints.registry import ENDPOINTS, endpoint_of
 from aiperf_svc.domain.endpoint_types import EndpointType, Feature, types_with
@@ -104,6 +105,14 @@ def test_output_tokens_of_a_prompt_are_requested(kind: str) -> None:
     endpoint = BY_NAME[kind]
     rendered = endpoint.render(Prompt(texts=("a",), output_tokens=5), endpoint_options())
     assert rendered.requested_tokens == 5
+
+
+@pytest.mark.parametrize(("kind", "is_forced"), [("chat", True), ("image_generation", False)])
+def test_only_apis_that_allow_it_force_lengths(kind: str, is_forced: bool) -> None:
+    prompt, options = Prompt(texts=("a",), output_tokens=5), endpoint_options(type=kind)
+    body = finish_body(prompt, options, prompt_key="prompt")
+    assert body["max_tokens"] == 5
+    assert ("min_tokens" in body, "ignore_eos" in body) == (is_forced, is_forced)
 
 
 REFUSED: tuple[tuple[tuple[str, ...], str, tuple[Prompt, ...]], ...] = (
