@@ -43,7 +43,9 @@ class Population(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A scalar: the number of requests of the population for which a formula is true."""
+    """A scalar: the number of requests of the population for which a formula is true. It is never
+    absent; a count that needs streams, tokens or usage is the `Sum` of a formula that is 1, 0 or
+    undefined."""
 
     is_counted: f.Condition
 
