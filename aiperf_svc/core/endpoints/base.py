@@ -342,7 +342,7 @@ class ServerMetrics(msgspec.Struct, gc=False):
     speculative_decoding: Speculation | None = None
 
 
-class Ending(msgspec.Struct, gc=False):
+class CommonMembers(msgspec.Struct, gc=False):
     """Members of a response, besides its output, that any API may have."""
 
     usage: Usage | None = None
@@ -354,9 +354,9 @@ class Ending(msgspec.Struct, gc=False):
     error: Any = None
 
 
-def add_usage_and_error(delta: Delta, ending: Ending) -> None:
+def add_usage_and_error(delta: Delta, members: CommonMembers) -> None:
     """Write the reported counts and the message of an error into `delta`."""
-    usage = ending.usage
+    usage = members.usage
     if usage is not None:
         delta.prompt_tokens = count_of(usage.prompt_tokens)
         _add_cached(delta, usage)
@@ -365,12 +365,12 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         stated = -1 if details is None else count_of(details.reasoning_tokens)
         stated = max(stated, count_of(usage.reasoning_tokens) or -1)
         add_reasoning_tokens(delta, stated, usage.total_tokens)
-    metrics = None if ending.metrics is None else _in_form(ServerMetrics, ending.metrics)
+    metrics = None if members.metrics is None else _in_form(ServerMetrics, members.metrics)
     if metrics is not None and metrics.speculative_decoding is not None:
         of = metrics.speculative_decoding
         counts = (of.num_spec_steps, of.num_draft_tokens, of.num_accepted_draft_tokens)
         delta.drafts = Drafts(*map(count_of, counts))
-    timings = None if ending.timings is None else _in_form(Timings, ending.timings)
+    timings = None if members.timings is None else _in_form(Timings, members.timings)
     if timings is not None and timings.draft_n is not None:
         delta.drafts = Drafts(-1, count_of(timings.draft_n), count_of(timings.draft_n_accepted))
     if timings is not None and delta.cached_tokens < 0:
@@ -378,8 +378,8 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         computed = count_of(timings.prompt_n)
         if delta.prompt_tokens < 0 <= min(delta.cached_tokens, computed):
             delta.prompt_tokens = count_of(delta.cached_tokens + computed)
-    if ending.error:
-        delta.error = error_text(ending.error)
+    if members.error:
+        delta.error = error_text(members.error)
 
 
 def _in_form(form: type[Shape], stated: Any) -> Shape | None:
@@ -524,7 +524,7 @@ def find_error(body: bytes) -> str:
 def choices_parser(
     decode: Callable[[bytes], Any], delta_of: Callable[[Sequence[Any]], Delta]
 ) -> Callable[[bytes], Delta]:
-    """Return a parser for events and whole responses of an API where both are an `Ending` with
+    """Return a parser for events and whole responses of an API where both are `CommonMembers` with
     `choices`. `decode` returns the object, `delta_of` the additions of its choices. One function
     handles both because it runs once per token."""
 
