@@ -115,7 +115,7 @@ def test_a_streamed_request_has_aiperfs_keys_and_units() -> None:
     assert {tag: entry["unit"] for tag, entry in line["metrics"].items()} == AIPERF_UNITS | OURS
     for tag, entry in line["metrics"].items():
         assert list(entry) == ["value", "unit"]
-        expected = list if tag == GAPS_TAG else int if CATALOG[tag].is_whole else float
+        expected = list if tag == GAPS_TAG else int if CATALOG[tag].is_integer else float
         assert type(entry["value"]) is expected, tag
 
 
