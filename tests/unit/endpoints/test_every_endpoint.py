@@ -1,6 +1,7 @@
 """Properties of every endpoint."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,11 @@ def test_every_type_of_the_config_has_an_endpoint() -> None:
             {"type": kind, "template": "{}"} if kind is EndpointType.TEMPLATE else {"type": kind}
         )
         assert endpoint_of(endpoint_options(**given)).type is kind
+
+
+def test_page_of_apis_names_each_type() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "endpoints.md").read_text()
+    assert [kind.value for kind in EndpointType if f"`{kind}`" not in page] == []
 
 
 @EVERY
