@@ -30,7 +30,9 @@ ENDING_S = 20.0
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that write the samples of tests."""
     parser.addoption(
-        "--write-samples", action="store_true", help="write missing wire samples of messages"
+        "--write-samples",
+        action="store_true",
+        help="write the tables, schemas, lists and samples that these tests compare with",
     )
     parser.addoption(
         "--regenerate-golden", action="store_true", help="rewrite the golden manifests"

@@ -81,19 +81,6 @@ class Workers(Model):
 
 LEAST_TURNS = 2
 """Minimum mean number of turns for which the time of each turn matters."""
-
-
-QUALITY_TYPES = (
-    EndpointType.CHAT,
-    EndpointType.COMPLETIONS,
-    EndpointType.RESPONSES,
-    EndpointType.MESSAGES,
-)
-"""APIs that can answer the questions of a quality gate."""
-LM_EVAL_TYPES = (EndpointType.CHAT, EndpointType.COMPLETIONS)
-"""APIs that lm_eval speaks."""
-LOGPROBS_TYPES = (EndpointType.CHAT, EndpointType.COMPLETIONS)
-"""APIs that report the log probabilities of tokens in the same way."""
 SEEDS = 2**63
 """Number of seeds."""
 INFERENCE = "inference"
@@ -200,18 +187,13 @@ class BenchmarkConfig(Model):
     def _check_quality(self) -> None:
         if self.quality is None:
             return
-        types = QUALITY_TYPES if self.quality.lm_eval is None else LM_EVAL_TYPES
-        if self.endpoint.type not in types:
-            key = "quality.file" if self.quality.lm_eval is None else "quality.lm_eval.tasks"
-            raise ValueError(
-                f"{{{key}}} needs {{endpoint.type}} {', '.join(types[:-1])} or {types[-1]}, not "
-                f"{self.endpoint.type}"
-            )
-        if self.quality.logprobs and self.endpoint.type not in LOGPROBS_TYPES:
-            raise ValueError(
-                f"{{quality.logprobs}} needs {{endpoint.type}} {' or '.join(LOGPROBS_TYPES)}, not "
-                f"{self.endpoint.type}"
-            )
+        has_tasks = self.quality.lm_eval is not None
+        for key, is_used, feature in (
+            ("quality.file", not has_tasks, Feature.QUESTIONS),
+            ("quality.lm_eval.tasks", has_tasks, Feature.LM_EVAL),
+            ("quality.logprobs", self.quality.logprobs, Feature.LOGPROBS),
+        ):
+            self._check_feature(key, feature, is_set=is_used)
         for key, is_set in (
             ("endpoint.urls", self.endpoint.urls),
             ("endpoint.models", self.endpoint.models),
@@ -259,10 +241,7 @@ class BenchmarkConfig(Model):
                 Feature.MESSAGES,
             ),
         ):
-            if is_set and not api.has(feature):
-                raise ValueError(
-                    f"{{{key}}} needs {{endpoint.type}} {names_with(feature)}, not {api}"
-                )
+            self._check_feature(key, feature, is_set=is_set)
         if api is EndpointType.RAW and dataset.kind is DatasetKind.SYNTHETIC:
             raise ValueError(
                 "{endpoint.type} raw sends the payloads of a file; give {dataset.file}"
@@ -271,6 +250,12 @@ class BenchmarkConfig(Model):
             raise ValueError(f"{{dataset.prefix}} is for generated text; {api} generates none")
         if api.has(Feature.SOUND_ALONE):
             self._check_sounds_alone()
+
+    def _check_feature(self, key: str, feature: Feature, *, is_set: bool) -> None:
+        """Raise ValueError if a key is set that needs a feature which the API does not have."""
+        api = self.endpoint.type
+        if is_set and not api.has(feature):
+            raise ValueError(f"{{{key}}} needs {{endpoint.type}} {names_with(feature)}, not {api}")
 
     def _check_order(self) -> None:
         if self.dataset.order != "random":

@@ -30,12 +30,19 @@ class Feature(Flag):
     """A synthetic request is one audio clip without text."""
     RANKING = auto()
     """A request is a query and the passages to rank."""
+    QUESTIONS = auto()
+    """It can answer the questions of a quality gate."""
+    LM_EVAL = auto()
+    """lm_eval can use it."""
+    LOGPROBS = auto()
+    """It reports the log probabilities of tokens as OpenAI's APIs do."""
     CUSTOM = auto()
     """The config describes the API."""
 
 
 NO_FEATURE = Feature(0)
-_GENERATES = Feature.TEXT | Feature.STREAM | Feature.FORCED_LENGTH
+_GENERATES = Feature.TEXT | Feature.STREAM | Feature.FORCED_LENGTH | Feature.QUESTIONS
+_EVALUATES = _GENERATES | Feature.LM_EVAL | Feature.LOGPROBS
 
 
 class EndpointType(StrEnum):
@@ -50,8 +57,8 @@ class EndpointType(StrEnum):
         member.features = features
         return member
 
-    CHAT = "chat", _GENERATES | Feature.MESSAGES | Feature.CONVERSATION | Feature.SOUND
-    COMPLETIONS = "completions", _GENERATES | Feature.BATCH
+    CHAT = "chat", _EVALUATES | Feature.MESSAGES | Feature.CONVERSATION | Feature.SOUND
+    COMPLETIONS = "completions", _EVALUATES | Feature.BATCH
     EMBEDDINGS = "embeddings", Feature.BATCH
     RESPONSES = "responses", _GENERATES | Feature.MESSAGES | Feature.CONVERSATION
     MESSAGES = "messages", _GENERATES | Feature.MESSAGES | Feature.CONVERSATION

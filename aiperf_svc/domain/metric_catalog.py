@@ -43,7 +43,9 @@ class Population(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A scalar: the number of requests of the population for which a formula is true."""
+    """A scalar: the number of requests of the population for which a formula is true. It is never
+    absent; a count that needs streams, tokens or usage is the `Sum` of a formula that is 1, 0 or
+    undefined."""
 
     is_counted: f.Condition
 
@@ -103,7 +105,7 @@ class Metric:
     needs: str = ""
     """Requirement: `streaming`, `tokens`, `usage` or empty; without it the metric is absent."""
     is_ours: bool = False
-    is_whole: bool = False
+    is_integer: bool = False
     """True if the value of a request is a whole number."""
     in_table: bool = False
     """True if the terminal and the first tables of the report show the metric."""
@@ -281,49 +283,50 @@ _TOKEN_COUNTS = (
         "all output tokens, reasoning included; by the tokenizer if there is one, else the "
         "server's usage",
         "tokenizer, else the server's usage", needs=TOKENS, in_table=True, side_by_side=("avg",),
-        is_whole=True),
+        is_integer=True),
     _record("output_token_count", "Output Token Count", "tokens", f.output_token_count,
         "output tokens without reasoning; absent where the number of reasoning tokens is unknown",
-        "tokenizer, else the server's usage", needs=TOKENS, is_whole=True),
+        "tokenizer, else the server's usage", needs=TOKENS, is_integer=True),
     _record("reasoning_token_count", "Reasoning Token Count", "tokens", f.reasoning_token_count,
         "reasoning tokens, of requests that have some", "tokenizer, else the server's usage",
-        needs=TOKENS, is_whole=True),
+        needs=TOKENS, is_integer=True),
     _record("hidden_token_count", "Hidden Token Count", "tokens", f.hidden_token_count,
         "reasoning tokens that the server counts and does not send, of requests that have some",
-        "server", needs=USAGE, is_ours=True, in_table=True, is_whole=True),
+        "server", needs=USAGE, is_ours=True, in_table=True, is_integer=True),
     _record("input_sequence_length", "Input Sequence Length", "tokens", f.count_of("input_tokens"),
         "input tokens", "dataset, else the server's usage", needs=TOKENS, in_table=True,
-        is_whole=True),
+        is_integer=True),
     _record("usage_prompt_tokens", "Usage Prompt Tokens", "tokens",
         f.count_of("usage_prompt_tokens"), "prompt_tokens of the server's usage", "server",
-        needs=USAGE, is_whole=True),
+        needs=USAGE, is_integer=True),
     _record("usage_completion_tokens", "Usage Completion Tokens", "tokens",
         f.count_of("usage_completion_tokens"),
         "completion_tokens of the server's usage, with reasoning_tokens where they are beside them",
-        "server", needs=USAGE, is_whole=True),
+        "server", needs=USAGE, is_integer=True),
     _record("usage_total_tokens", "Usage Total Tokens", "tokens", f.usage_total_tokens,
-        "usage_prompt_tokens + usage_completion_tokens", "server", needs=USAGE, is_whole=True),
+        "usage_prompt_tokens + usage_completion_tokens", "server", needs=USAGE, is_integer=True),
     _record("usage_prompt_cache_read_tokens", "Usage Prompt Cache Read Tokens", "tokens",
         f.read_from_cache, "prompt tokens from a cache (cached_tokens and its other names), of "
         "requests whose usage states them, and no more of them than prompt tokens", "server",
-        better=HIGHER, needs=USAGE, is_whole=True),
+        better=HIGHER, needs=USAGE, is_integer=True),
     _record("usage_prompt_cache_write_tokens", "Usage Prompt Cache Write Tokens", "tokens",
         f.count_of("cache_write_tokens"), "prompt tokens that were written to a cache, of requests "
-        "whose usage states them", "server", needs=USAGE, is_whole=True),
+        "whose usage states them", "server", needs=USAGE, is_integer=True),
     _record("usage_prompt_cache_miss_tokens", "Usage Prompt Cache Miss Tokens", "tokens",
         f.missed_by_cache, "usage_prompt_tokens - usage_prompt_cache_read_tokens", "server",
-        needs=USAGE, is_whole=True),
+        needs=USAGE, is_integer=True),
     _record("usage_prompt_cache_read_pct", "Usage Prompt Cache Read %", "%", f.cache_read_share,
         "usage_prompt_cache_read_tokens / usage_prompt_tokens of each request; the share of the "
         "run is cached_token_share", "server", better=HIGHER, needs=USAGE),
     _record("spec_decode_steps", "Spec Decode Steps", "count", f.count_of("spec_steps"),
         "steps of speculation, of requests for which the server states them", "server",
-        needs=USAGE, is_whole=True),
+        needs=USAGE, is_integer=True),
     _record("spec_decode_draft_tokens", "Draft Tokens", "tokens",
-        f.count_of("spec_drafted_tokens"), "drafted tokens", "server", needs=USAGE, is_whole=True),
+        f.count_of("spec_drafted_tokens"), "drafted tokens", "server", needs=USAGE,
+        is_integer=True),
     _record("spec_decode_accepted_draft_tokens", "Accepted Draft Tokens", "tokens",
         f.count_of("spec_accepted_tokens"), "drafted tokens that were accepted", "server",
-        needs=USAGE, is_whole=True),
+        needs=USAGE, is_integer=True),
     _record("spec_decode_acceptance_length", "Acceptance Length", "ratio", f.acceptance_length,
         "1 + spec_decode_accepted_draft_tokens / spec_decode_steps of each request; that of the "
         "run is spec_decode_token_weighted_acceptance_length", "server", better=HIGHER,
@@ -340,7 +343,7 @@ _TOKEN_COUNTS = (
         "|output_sequence_length - usage_completion_tokens| / output_sequence_length",
         "tokenizer and server", needs=USAGE),
     _record("requested_osl", "Requested OSL", "tokens", f.requested_osl,
-        "output tokens that the request asks for", "dataset", needs=TOKENS, is_whole=True),
+        "output tokens that the request asks for", "dataset", needs=TOKENS, is_integer=True),
     _record("osl_mismatch_diff_pct", "OSL Mismatch Diff %", "%", f.osl_mismatch,
         "(output_sequence_length - requested_osl) / requested_osl; negative: too few",
         "dataset and tokenizer, else the server's usage", needs=TOKENS),
@@ -368,7 +371,7 @@ _HTTP = (
     _record("http_req_connection_overhead", "HTTP Connection Overhead", "ms", f.connecting,
         "http_req_connecting", "worker's clock", better=LOWER),
     _record("http_req_connection_reused", "HTTP Connection Reused", "ratio",
-        f.connection_reused, "1 on a reused connection, else 0", "worker", is_whole=True),
+        f.connection_reused, "1 on a reused connection, else 0", "worker", is_integer=True),
     _record("http_req_sending", "HTTP Sending", "ms", f.since_write("sent_wall_ns"),
         "after the last byte is written - before the first", "worker's clock", better=LOWER),
     _record("http_req_waiting", "HTTP Waiting (TTFB)", "ms", f.http_waiting,
@@ -385,10 +388,10 @@ _HTTP = (
     _record("http_req_data_received", "HTTP Data Received", "KB", f.size_of("bytes_in"),
         "bytes read / 1024", "worker"),
     _record("http_req_chunks_received", "HTTP Chunks Received", "count", f.number_of("reads"),
-        "reads of the socket", "worker", is_whole=True),
+        "reads of the socket", "worker", is_integer=True),
     _record("content_chunk_count", "Content Chunks", "count", f.content_chunk_count,
         "events that carry content; a chunk is not a token", "record processor", needs=STREAM,
-        is_ours=True, is_whole=True),
+        is_ours=True, is_integer=True),
 )
 
 # One number each, over the whole phase.

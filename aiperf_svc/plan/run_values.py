@@ -1,8 +1,10 @@
 """Values of one run that its config does not have.
 
-The runner sets them, and every process and pod of the run receives them as environment variables.
-To add a value, add a field here, set it in the runner and use it in a service. All code in between
-passes the whole object.
+The runner sets them, and every process and pod of the services receives them as environment
+variables. The services in the indexes of Jobs do not: each index is a local run with the defaults.
+
+To add a value, add a field here, set it in `SessionResults.work`, which is the same for runs on
+this machine and on clusters, and use it in a service. All code in between passes the whole object.
 """
 
 from collections.abc import Mapping
@@ -12,7 +14,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, kw_only=True)
 class RunValues:
-    """Values of one run. The variable of `is_held` is AIPERF_HELD."""
+    """Values of one run, texts and booleans. The variable of `is_held` is AIPERF_HELD."""
 
     is_held: bool = False
     """Whether the load waits for a common start with other runs."""

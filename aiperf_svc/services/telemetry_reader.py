@@ -182,7 +182,7 @@ class TelemetryReader:
         await self._describe(source, client)
 
     async def _describe(self, source: SourceLog, client: PageClient | NvmlPages) -> None:
-        """Read what a server of a known family reports about itself, after the load."""
+        """Read what a server of a known kind reports about itself, after the load."""
         engine = engine_of(source)
         if engine is not None and engine.path:
             url = urljoin(source.url, engine.path)

@@ -213,9 +213,10 @@ def compare(kind: str, found: dict[str, list[str]], *, is_written: bool) -> None
     if is_written:
         known[kind] = found
         KEYS.write_text(json.dumps(known, indent=1) + "\n")
-    assert found.keys() == known[kind].keys()
+    remedy = "run: pytest --write-samples tests/integration/test_artifact_keys.py"
+    assert found.keys() == known[kind].keys(), remedy
     for name, keys in known[kind].items():
-        assert found[name] == keys, name
+        assert found[name] == keys, f"{name}; {remedy}"
 
 
 async def test_run_writes_the_known_files_keys_and_columns(

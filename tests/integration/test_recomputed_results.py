@@ -32,6 +32,7 @@ ELSEWHERE = {
     "steady_state_request_throughput", "goodput", "good_request_count", "blocked_request_count",
 }  # fmt: skip
 
+REMEDY = "compute each metric in tests/support/recomputed.py too"
 RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "chat": (
         {"ttft": "uniform:5ms,30ms", "itl": "exp:2ms", "tokens": 12, "reasoning_tokens": 3},
@@ -228,7 +229,7 @@ def check_lines(run: Path, rows: list[Row]) -> None:
             for tag, each in line["metrics"].items()
             if tag != "inter_chunk_latency"
         }
-        assert stated.keys() == values.keys() - NOT_IN_LINES
+        assert stated.keys() == values.keys() - NOT_IN_LINES, REMEDY
         for tag in stated:
             # Equivalent to `pytest.approx` in a tenth of the time.
             assert math.isclose(stated[tag], values[tag], rel_tol=1e-6, abs_tol=2e-6), tag
@@ -240,7 +241,7 @@ def check_distributions(
 ) -> None:
     """Check that a summary has exactly the recomputed statistics."""
     tags = {tag for tag in CATALOG if tag in summary and CATALOG[tag].kind is not Kind.SCALAR}
-    assert tags - left_out - {"effective_concurrency"} == found.keys()
+    assert tags - left_out - {"effective_concurrency"} == found.keys(), REMEDY
     for tag, stats in found.items():
         stated = {stat: summary[tag][stat] for stat in STATS if summary[tag].get(stat) is not None}
         assert stated.keys() == stats.keys(), tag
@@ -257,7 +258,7 @@ def check_numbers(
         if tag in summary and CATALOG[tag].kind is Kind.SCALAR
     }
     stated = {tag: stated[tag] for tag in stated.keys() - left_out - ELSEWHERE}
-    assert stated.keys() == found.keys()
+    assert stated.keys() == found.keys(), REMEDY
     assert stated == pytest.approx(dict(found), rel=1e-9, abs=1e-9)
 
 

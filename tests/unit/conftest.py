@@ -18,6 +18,6 @@ def assert_printed(request: pytest.FixtureRequest) -> Callable[[Path, str, str],
         if request.config.getoption("--write-samples"):
             path.write_text(prose + mark + expected)
             return
-        assert printed == expected, "run pytest with --write-samples to print the tables again"
+        assert printed == expected, f"run: pytest --write-samples {request.node.nodeid}"
 
     return check

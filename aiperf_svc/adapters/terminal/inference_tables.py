@@ -119,21 +119,21 @@ def _distributions(found: InferenceResult, width: int) -> Table:
         stats = NARROW_STATS
     rows = []
     for metric, values in metrics:
-        unit = SHORT_UNITS.get(metric.unit, metric.unit)
-        name = Text.assemble(metric.name, (f" ({unit})", "dim"))
-        rows.append((name, *(_stat(values, stat) for stat in stats)))
+        per, unit = metric.scale
+        name = Text.assemble(metric.name, (f" ({SHORT_UNITS.get(unit, unit)})", "dim"))
+        rows.append((name, *(_stat(values, stat, per=per) for stat in stats)))
     table = text_table(("", *(stat.replace("_", ".") for stat in stats)), rows)
     for column in table.columns[1:]:
         column.no_wrap = True
     return table
 
 
-def _stat(found: MetricStats, stat: str) -> Text:
+def _stat(found: MetricStats, stat: str, *, per: float) -> Text:
     value, beyond = found.stat(stat), (found.beyond or {}).get(stat)
     if value is None and beyond is not None:
-        return Text(f">{number(beyond)}", style="yellow")
+        return Text(f">{number(beyond, per=per)}", style="yellow")
     mark = "*" if found.is_unreliable(stat) and value is not None else ""
-    return Text(f"{number(value)}{mark}", style="dim" if mark or value is None else "")
+    return Text(f"{number(value, per=per)}{mark}", style="dim" if mark or value is None else "")
 
 
 def _scalars(found: InferenceResult, *, columns: int) -> Table:

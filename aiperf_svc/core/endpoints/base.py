@@ -2,7 +2,8 @@
 becomes a Delta.
 
 An endpoint is a value, not a class: one module has its functions and one `Endpoint` constant, and
-`registry` lists them. To add one, write such a module, its test, and a line in the registry.
+`registry` lists them. `domain/endpoint_types.py` has its name and what it can do. The table of
+CONTRIBUTING.md lists all files of a new one.
 
 Bodies are rendered once, when the dataset is built. `parse_event` runs once per token of every
 response, so responses are decoded into minimal structs (unknown fields are skipped, never built).
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature
 from aiperf_svc.domain.finish_reasons import finish_reason_of
 from aiperf_svc.domain.json_objects import Json
 
@@ -341,7 +342,7 @@ class ServerMetrics(msgspec.Struct, gc=False):
     speculative_decoding: Speculation | None = None
 
 
-class Ending(msgspec.Struct, gc=False):
+class CommonMembers(msgspec.Struct, gc=False):
     """Members of a response, besides its output, that any API may have."""
 
     usage: Usage | None = None
@@ -353,9 +354,9 @@ class Ending(msgspec.Struct, gc=False):
     error: Any = None
 
 
-def add_usage_and_error(delta: Delta, ending: Ending) -> None:
+def add_usage_and_error(delta: Delta, members: CommonMembers) -> None:
     """Write the reported counts and the message of an error into `delta`."""
-    usage = ending.usage
+    usage = members.usage
     if usage is not None:
         delta.prompt_tokens = count_of(usage.prompt_tokens)
         _add_cached(delta, usage)
@@ -364,12 +365,12 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         stated = -1 if details is None else count_of(details.reasoning_tokens)
         stated = max(stated, count_of(usage.reasoning_tokens) or -1)
         add_reasoning_tokens(delta, stated, usage.total_tokens)
-    metrics = None if ending.metrics is None else _in_form(ServerMetrics, ending.metrics)
+    metrics = None if members.metrics is None else _in_form(ServerMetrics, members.metrics)
     if metrics is not None and metrics.speculative_decoding is not None:
         of = metrics.speculative_decoding
         counts = (of.num_spec_steps, of.num_draft_tokens, of.num_accepted_draft_tokens)
         delta.drafts = Drafts(*map(count_of, counts))
-    timings = None if ending.timings is None else _in_form(Timings, ending.timings)
+    timings = None if members.timings is None else _in_form(Timings, members.timings)
     if timings is not None and timings.draft_n is not None:
         delta.drafts = Drafts(-1, count_of(timings.draft_n), count_of(timings.draft_n_accepted))
     if timings is not None and delta.cached_tokens < 0:
@@ -377,8 +378,8 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         computed = count_of(timings.prompt_n)
         if delta.prompt_tokens < 0 <= min(delta.cached_tokens, computed):
             delta.prompt_tokens = count_of(delta.cached_tokens + computed)
-    if ending.error:
-        delta.error = error_text(ending.error)
+    if members.error:
+        delta.error = error_text(members.error)
 
 
 def _in_form(form: type[Shape], stated: Any) -> Shape | None:
@@ -523,7 +524,7 @@ def find_error(body: bytes) -> str:
 def choices_parser(
     decode: Callable[[bytes], Any], delta_of: Callable[[Sequence[Any]], Delta]
 ) -> Callable[[bytes], Delta]:
-    """Return a parser for events and whole responses of an API where both are an `Ending` with
+    """Return a parser for events and whole responses of an API where both are `CommonMembers` with
     `choices`. `decode` returns the object, `delta_of` the additions of its choices. One function
     handles both because it runs once per token."""
 
@@ -573,9 +574,10 @@ def finish_body(
 
     Later members override earlier ones: those of the dataset; then `model` and the output length if
     the dataset has none; then `stream` and `stream_options`, which determine how the response is
-    parsed; `extra_inputs` last, where null removes a member. `length_key` is the member for the
-    output length. Without `has_usage_option`, the API always reports usage. `render_tools` converts
-    tools of the chat API to this API's form.
+    parsed; `extra_inputs` last, where null removes a member. Without `streams`, the API neither
+    streams nor takes an output length. `length_key` is the member for the output length. Without
+    `has_usage_option`, the API always reports usage. `render_tools` converts tools of the chat API
+    to this API's form.
     """
     left_out = (prompt_key, "stream", "stream_options")
     body: Json = {"model": options.model}
@@ -590,7 +592,7 @@ def finish_body(
         # More servers support `max_tokens` than `max_completion_tokens`. For a server that refuses
         # it, use extra_inputs {max_tokens: null, max_completion_tokens: N}.
         body[length_key] = prompt.output_tokens
-        if options.force_output_length:
+        if options.force_output_length and options.type.has(Feature.FORCED_LENGTH):
             body["min_tokens"] = prompt.output_tokens
             body["ignore_eos"] = True
     body |= options.extra_inputs

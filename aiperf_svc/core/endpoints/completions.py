@@ -18,7 +18,7 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _Response(base.Ending, gc=False):
+class _Response(base.CommonMembers, gc=False):
     choices: list[_Choice] | None = None
 
 

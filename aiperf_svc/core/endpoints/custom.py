@@ -228,7 +228,7 @@ class _Parser:
                 counts = self._reasoning_tokens(response), self._total_tokens(response)
                 base.add_reasoning_tokens(delta, *map(_count, counts))
             if isinstance(response, dict) and "timings" in response:
-                base.add_usage_and_error(delta, base.Ending(timings=response["timings"]))
+                base.add_usage_and_error(delta, base.CommonMembers(timings=response["timings"]))
             meta = response.get("meta_info") if isinstance(response, dict) else None
             if isinstance(meta, dict) and _DRAFTS[0] in meta:
                 delta.drafts = Drafts(*(_count(meta.get(name)) for name in _DRAFTS))

@@ -13,7 +13,7 @@ class _Item(msgspec.Struct, gc=False):
     """List of floats, or base64 of them."""
 
 
-class _Response(base.Ending, gc=False):
+class _Response(base.CommonMembers, gc=False):
     data: list[_Item] | None = None
 
 

@@ -68,12 +68,12 @@ _KNOWN_TEMPLATES: Final = 4_096
 _METRICS = tuple(
     sorted(
         (metric for metric in METRICS if metric.kind is Kind.RECORD and metric.in_lines),
-        key=lambda metric: not metric.is_whole,
+        key=lambda metric: not metric.is_integer,
     )
 )
 """Metrics of a line, integers first."""
 _COVERS_ALL_SENT = np.array([metric.population is Population.SENT for metric in _METRICS])
-_INTEGERS: Final = sum(metric.is_whole for metric in _METRICS)
+_INTEGERS: Final = sum(metric.is_integer for metric in _METRICS)
 
 
 def columns_for_formulas(rows: Rows) -> dict[str, NDArray[Any]]:

@@ -80,6 +80,8 @@ class GpuExporter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(NamedTuple):
+    """A kind of server or router, recognised by its metrics."""
+
     name: str
     prefix: str
     """Prefix of its metrics."""
@@ -98,7 +100,7 @@ ENGINES = (
     Engine("llm-d router", "llm_d_epp_"),
     Engine("SGLang router", "smg_"),
 )
-"""The families of servers and routers. Each is only queried at its own path."""
+"""The known servers and routers. Each is only queried at its own path."""
 
 SUPERSEDED = {
     "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",

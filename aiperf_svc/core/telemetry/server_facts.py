@@ -24,7 +24,7 @@ _NOT_ARGUMENTS = {"engine", "engine_type", "model_name"}
 
 
 def engine_of(log: SourceLog) -> Engine | None:
-    """Return the family of a page's server; None if unknown."""
+    """Return the kind of a page's server; None if unknown."""
     names = [each.series.name for each in log.series]
     return next((e for e in ENGINES if any(name.startswith(e.prefix) for name in names)), None)
 

@@ -58,7 +58,7 @@ def test_published_schema_matches_the_models(
     path = PUBLISHED / f"{name}.json"
     if pytestconfig.getoption("--write-samples"):
         path.write_text(printed)
-    assert printed == path.read_text(), "pytest --write-samples tests/unit/cli/test_schemas.py"
+    assert printed == path.read_text(), "run: pytest --write-samples tests/unit/cli/test_schemas.py"
 
 
 def test_every_schema_is_valid_and_has_this_version() -> None:

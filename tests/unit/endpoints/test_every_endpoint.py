@@ -1,6 +1,7 @@
 """Properties of every endpoint."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from aiperf_svc.core.endpoints.base import (
     Prompt,
     error_message,
     extra_input_problems,
+    finish_body,
 )
 from aiperf_svc.core.endpoints.registry import ENDPOINTS, endpoint_of
 from aiperf_svc.domain.endpoint_types import EndpointType, Feature, types_with
@@ -56,6 +58,11 @@ def test_every_type_of_the_config_has_an_endpoint() -> None:
             {"type": kind, "template": "{}"} if kind is EndpointType.TEMPLATE else {"type": kind}
         )
         assert endpoint_of(endpoint_options(**given)).type is kind
+
+
+def test_page_of_apis_names_each_type() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "endpoints.md").read_text()
+    assert [kind.value for kind in EndpointType if f"`{kind}`" not in page] == []
 
 
 @EVERY
@@ -104,6 +111,14 @@ def test_output_tokens_of_a_prompt_are_requested(kind: str) -> None:
     endpoint = BY_NAME[kind]
     rendered = endpoint.render(Prompt(texts=("a",), output_tokens=5), endpoint_options())
     assert rendered.requested_tokens == 5
+
+
+@pytest.mark.parametrize(("kind", "is_forced"), [("chat", True), ("image_generation", False)])
+def test_only_apis_that_allow_it_force_lengths(kind: str, is_forced: bool) -> None:
+    prompt, options = Prompt(texts=("a",), output_tokens=5), endpoint_options(type=kind)
+    body = finish_body(prompt, options, prompt_key="prompt")
+    assert body["max_tokens"] == 5
+    assert ("min_tokens" in body, "ignore_eos" in body) == (is_forced, is_forced)
 
 
 REFUSED: tuple[tuple[tuple[str, ...], str, tuple[Prompt, ...]], ...] = (

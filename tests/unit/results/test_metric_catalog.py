@@ -19,7 +19,15 @@ from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.telemetry import economic_numbers
 from aiperf_svc.core.scaling.timeline import scaling_scalars
 from aiperf_svc.core.stats.load_window import PhaseTimes
-from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Derived, Kind, Rate, nearest_tags
+from aiperf_svc.domain.metric_catalog import (
+    CATALOG,
+    METRICS,
+    Count,
+    Derived,
+    Kind,
+    Rate,
+    nearest_tags,
+)
 from aiperf_svc.protocol.records import Flag
 from tests.support import fake_run, printed_tables
 from tests.support.scaled import FOUND, UP
@@ -108,6 +116,11 @@ def test_metrics_have_the_formula_of_their_kind() -> None:
     for metric in METRICS:
         assert (metric.compute is not None) == (metric.kind is Kind.RECORD), metric.tag
         assert (metric.scalar is not None) == (metric.kind is Kind.SCALAR), metric.tag
+
+
+def test_counts_that_need_something_are_absent_without() -> None:
+    for metric in METRICS:
+        assert not (isinstance(metric.scalar, Count) and metric.needs), metric.tag
 
 
 def test_rates_are_of_counts_that_add_up() -> None:

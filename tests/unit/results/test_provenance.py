@@ -13,6 +13,7 @@ from aiperf_svc.core.results.provenance import (
     provenance_of,
     shown_arguments,
 )
+from aiperf_svc.core.telemetry.families import ENGINES
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.server_facts import engine_of, information_facts, stated_facts
 from tests.support.fake_sources import at, recorded
@@ -33,18 +34,15 @@ def test_unread_facts_are_unknown() -> None:
     assert client == dict.fromkeys(CLIENT_FACTS, UNKNOWN) | {"cpu": "x"} | lost
 
 
-@pytest.mark.parametrize(
-    ("page", "engine"),
-    [
-        ("vllm", "vLLM"), ("sglang", "SGLang"), ("llamacpp", "llama.cpp"), ("tgi", "TGI"),
-        ("trtllm", "TensorRT-LLM"), ("triton", "Triton"), ("dynamo", "Dynamo"),
-        ("llm-d", "llm-d router"), ("sglang-router", "SGLang router"),
-        ("dcgm", None),
-    ],
-)  # fmt: skip
-def test_servers_are_recognized_by_their_metrics(page: str, engine: str | None) -> None:
-    found = engine_of(read(page))
-    assert (found.name if found is not None else None) == engine
+def test_each_server_is_recognized_by_its_metrics() -> None:
+    pages = {
+        "vLLM": "vllm", "SGLang": "sglang", "llama.cpp": "llamacpp", "TGI": "tgi",
+        "TensorRT-LLM": "trtllm", "Triton": "triton", "Dynamo": "dynamo",
+        "llm-d router": "llm-d", "SGLang router": "sglang-router",
+    }  # fmt: skip
+    found = {name: engine_of(read(page)) for name, page in pages.items()}
+    assert found == {each.name: each for each in ENGINES}
+    assert engine_of(read("dcgm")) is None
 
 
 def test_gpus_have_their_driver_limits_and_clocks() -> None:

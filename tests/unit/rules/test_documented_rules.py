@@ -65,4 +65,4 @@ def test_page_shows_output_of_recorded_runs(rules: ModuleType, pytestconfig: pyt
     if pytestconfig.getoption("--write-samples"):
         page, end = page[:begin] + expected + page[end:], begin + len(expected)
         PAGE.write_text(page)
-    assert page[begin:end] == expected, "pytest --write-samples tests/unit/rules"
+    assert page[begin:end] == expected, "run: pytest --write-samples tests/unit/rules"

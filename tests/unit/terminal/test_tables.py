@@ -1,5 +1,6 @@
 """The result table fits into a hundred columns and shows the available results."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.report.blocks import document, table_blocks
+from aiperf_svc.adapters.terminal import inference_tables
 from aiperf_svc.adapters.terminal.verdict_lines import MOST_ROWS, print_tables
 from aiperf_svc.core.results.inference_result import SteadyStats, TurnOverflow
 from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.printing import print_results
 from tests.support import fake_run
@@ -63,6 +66,17 @@ def test_only_shares_are_in_per_cent(summary: dict[str, Any]) -> None:
     assert "Cached Token Share 96.59 %" in text
     assert "cached_token_share avg 96.59 ≥ 30 %" in text
     assert "Token-Weighted Acceptance Length 2.500 tokens" in text
+
+
+def test_distribution_of_shares_is_in_per_cent(
+    summary: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = replace(CATALOG["request_latency"], name="Share", unit="ratio")
+    monkeypatch.setattr(inference_tables, "METRICS", (share,))
+    values = {**summary["request_latency"], "p50": 0.25, "p99": None, "beyond": {"p99": 0.5}}
+    lines = printed({**summary, "request_latency": values}).splitlines()
+    line = next(x for x in lines if "Share (%)" in x).split()
+    assert (line[4], line[6]) == ("25", ">50")
 
 
 def test_single_numbers_are_beside_each_other(summary: dict[str, Any]) -> None:
