@@ -125,7 +125,7 @@ class BenchmarkConfig(Model):
     random_seed: Annotated[int, Field(ge=0, lt=SEEDS)] = 0
     """Seed of prompts and arrivals. The same seed produces the same requests."""
     experiment: Experiment | None = None
-    """Trials of this config; the other keys are then those of the first one."""
+    """Trials of this config. The other keys then have the values of the first trial."""
     targets: tuple[NamedTarget, ...] = ()
     """Targets that are measured at the same time, each by its own run of this config."""
 
