@@ -73,7 +73,7 @@ def _print_matrix(metric: MetricResult, console: Console) -> None:
         [source, *(number(pairs.get((source, target)), per=per) for target in targets)]
         for source in sorted({source for source, _ in pairs})
     ]
-    title = f"{one_line(metric.info.name)}{f' ({unit})' if unit else ''}, row to column"
+    title = f"{one_line(metric.info.name)}{f' ({unit})' if unit else ''}, from row to column"
     console.print(text_table(("", *map(one_line, targets)), rows, title=title))
 
 
