@@ -125,7 +125,7 @@ def test_undecided_bracket_is_narrowed_by_longer_trials() -> None:
     search = over_users()
     answer(search, lambda value, _: HELD if value <= 8 else UNCLEAR if value < 12 else BROKEN)
     assert search.report.advice == (
-        "the bracket is 50.0% wide, asked for 5.0%: longer trials would narrow it"
+        "the bracket is 50.0% wide, not 5.0% as requested: longer trials would narrow it"
     )
 
 
@@ -170,7 +170,7 @@ def test_undecided_search_reports_its_bounds() -> None:
     search = over_users(high=16)
     answer(search, lambda value, _: THIN if value <= 8 else BROKEN)
     assert search.report.result == (
-        "undecided: no load holds for certain, and all values up to 8 users are within the limit, "
+        "undecided: no load certainly holds, and all values up to 8 users are within the limit, "
         "breaks at 16 (p99 TTFT 512 ms > 500 ms): the trials are too short to tell"
     )
 
