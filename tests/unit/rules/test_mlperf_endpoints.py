@@ -237,7 +237,7 @@ def test_other_hardware_is_another_stack() -> None:
     assert missed(report) == ["stack-consistency"]
     assert text_of(report, "stack-consistency") == "differs: target.engine"
     bare = [MeasuredPoint(each.folder, each.result, each.sent) for each in curve()]
-    assert "no fact of the target" in text_of(verify(bare), "stack-consistency")
+    assert "no facts about the target" in text_of(verify(bare), "stack-consistency")
 
 
 def test_warmup_by_count_has_unknown_length() -> None:
