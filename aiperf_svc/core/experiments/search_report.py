@@ -169,7 +169,7 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
             below = list(takewhile(lambda point: point.is_within, self.points))
             if below:
                 found = (
-                    f"undecided: no load certainly holds, and all values up to "
+                    f"undecided: no load holds for certain, and all values up to "
                     f"{self._value(below[-1].value)} are within the limit"
                 )
             if self.breaks is not None:

@@ -170,7 +170,7 @@ def test_undecided_search_reports_its_bounds() -> None:
     search = over_users(high=16)
     answer(search, lambda value, _: THIN if value <= 8 else BROKEN)
     assert search.report.result == (
-        "undecided: no load certainly holds, and all values up to 8 users are within the limit, "
+        "undecided: no load holds for certain, and all values up to 8 users are within the limit, "
         "breaks at 16 (p99 TTFT 512 ms > 500 ms): the trials are too short to tell"
     )
 
