@@ -109,7 +109,7 @@ def test_number_of_gpus_names_its_source(
     config = fake_run.config(**LOAD, economics=economics, deployment={"target": target})
     found = economic_numbers(config, counted=counted, joules=None)
     assert found.scalars["gpu_count"] == int(gpus.split()[0])
-    assert f"{gpus}, by {source}" in found.text
+    assert f"{gpus} (from {source})" in found.text
 
 
 def test_energy_per_output_token_includes_reasoning_tokens() -> None:
