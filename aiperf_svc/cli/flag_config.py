@@ -371,7 +371,7 @@ def _complete_end(load: Json, varied: Collection[str]) -> list[str]:
         if load.get("request_rate") is not None:
             rate = float(load["request_rate"])
             load["requests"] = max(1, math.ceil(rate * OPEN_LOOP_S))
-            why = f"{OPEN_LOOP_S} s at {rate:g} a second"
+            why = f"{OPEN_LOOP_S} s at {rate:g} requests/s"
         else:
             users = int(load.get("concurrency") or 0)
             load["requests"] = max(1, users * REQUESTS_PER_USER)

@@ -176,7 +176,7 @@ def image_source(text: str) -> str | None:
     """Return the folder of images. AIPerf calls noise a source, and comes with its own images."""
     if text == "assets":
         raise ValueError(
-            "'assets': AIPerf's own pictures are not part of this program; give a folder"
+            "'assets': AIPerf's own images are not part of this program; expected a folder"
         )
     return None if text == "noise" else text
 

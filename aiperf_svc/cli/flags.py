@@ -97,7 +97,7 @@ TARGET = (
 )  # fmt: skip
 
 LOAD = (
-    Flag("--concurrency", "load.concurrency", note="Default: 1 if no other load is given."),
+    Flag("--concurrency", "load.concurrency", note="Default: 1 if no other load is set."),
     Flag("--request-rate", "load.request_rate",
         note="`inf` sends all requests at once; with --concurrency it is a closed loop."),
     Flag("--arrival-pattern --request-rate-mode", "load.arrival.pattern"),
@@ -280,7 +280,7 @@ TELEMETRY = (
     Flag("--nvml", "telemetry.nvml", "GPUS", read=values.names, note="`--nvml 0,1`."),
     Flag("--metrics-key-env", "telemetry.key_env", "NAME"),
     Flag("--no-server-metrics", "telemetry.target", kind="off",
-        text="Do not read `/metrics` of the target's own host."),
+        text="Do not read `/metrics` on the target's own host."),
     Flag("--no-gpu-telemetry", "telemetry.find_gpus", kind="off",
         text="On a cluster, do not look for the DCGM exporters of the target's GPUs."),
     Flag("--metrics-interval", "telemetry.interval"),

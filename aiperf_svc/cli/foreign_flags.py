@@ -62,7 +62,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("none", "servers report usage once, at the end of a stream", "--per-chunk-usage"),
     ("same", "the API determines it: JSON, or a form for file uploads",
      "--request-content-type"),
-    ("none", "every request contains its pictures, even if the server has them cached",
+    ("none", "every request contains its images, even if the server has them cached",
      "--uuid-and-strip"),
     ("none", "videos are not supported",
      "--download-video-content --video-batch-size "

@@ -42,7 +42,7 @@ COMMANDS = {
     "compare": "compare two sets of runs: which is better or worse",
     "history": "plot a metric over finished runs, and mark where it changed",
     "view": "show finished runs in a browser: search, compare, plot",
-    "verify": "check finished runs against the rules of MLPerf Endpoints",
+    "verify": "check finished runs against the rules of MLPerf Endpoints or AgentX",
     "export": "write the records of a run in another format",
     "upload": "upload the results of a run to an S3-compatible store",
     "track": "send a finished run to MLflow or Weights & Biases",

@@ -59,7 +59,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         API_KEY,
         metavar="KEY",
-        help="Key for the server: env:NAME, @FILE, or the key itself, which other users of this "
+        help="API key of the server: env:NAME, @FILE, or the key itself, which other users of this "
         "machine can see. It is never written to a file.",
     )
     group.add_argument(
@@ -126,10 +126,10 @@ def add_life_flags(parser: argparse.ArgumentParser) -> None:
         "--keep-on-failure", action="store_true", help="Keep the stack if something failed."
     )
     group.add_argument(
-        "--timeout", metavar="TIME", help="Stop the run this long after its start, such as 20m."
+        "--timeout", metavar="TIME", help="Time after which the run is stopped, such as 20m."
     )
     group.add_argument(
-        "--generation", metavar="N", help="Another number starts a new run of an unchanged stack."
+        "--generation", metavar="N", help="Change this number to run an unchanged stack again."
     )
 
 

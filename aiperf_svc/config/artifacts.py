@@ -72,7 +72,7 @@ class Wandb(Tracker):
     project: Name
     """Weights & Biases project to which the finished run is sent. WANDB_API_KEY holds the key."""
     entity: Name | None = None
-    """Team or user. Default: that of the key."""
+    """Team or user. Default: that of the API key."""
     tags: tuple[Name, ...] = ()
     """Tags of the run."""
 
@@ -98,11 +98,11 @@ class S3(Model):
     """Bucket to which the results are also uploaded, `s3://bucket/prefix`. Each run gets its own
     folder below it. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY hold the keys."""
     endpoint_url: Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+/?$")] | None = None
-    """URL of a store other than Amazon's, `https://host:port`. The bucket goes into the path."""
+    """URL of a store other than Amazon's, `https://host:port`. The bucket is part of the path."""
     region: Annotated[str, Field(min_length=1)] = "us-east-1"
     """Region of the bucket."""
     has_session_token: bool = False
-    """True if the keys on a cluster are temporary, with a session token."""
+    """Whether the keys on a cluster are temporary and have a session token."""
     egress_cidrs: tuple[str, ...] = ()
     """Address ranges of the store. On a cluster, the upload can reach no other address."""
 
@@ -134,8 +134,8 @@ class Webhook(Model):
     header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] = "Authorization"
     """Header with the value of AIPERF_WEBHOOK_SECRET, if that is set."""
     compare_with: Annotated[str, Field(min_length=1)] | None = None
-    """Folder of a run, or `s3://BUCKET/RUN`, with which the result is compared. Default: the last
-    run before it in the bucket of `artifacts.s3`."""
+    """Folder of a run, or `s3://BUCKET/RUN`, with which the result is compared. Default: the
+    previous run in the bucket of `artifacts.s3`."""
 
 
 class Artifacts(Model):
@@ -144,12 +144,12 @@ class Artifacts(Model):
     dir: Annotated[str, Field(min_length=1)] = "artifacts"
     """Folder for the results."""
     jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
-    """Most lines of profile_export.jsonl. All records are in records.parquet."""
+    """Maximum number of lines in profile_export.jsonl. records.parquet has all records."""
     http_trace: bool = False
-    """Record the time of each read of a response, as `trace_data` in profile_export.jsonl. This
-    takes memory for each read until the response ends."""
+    """Record the time of each read of a response, as `trace_data` in profile_export.jsonl. Each
+    read takes memory until the response ends."""
     slice_duration: PositiveDurationNs | None = None
-    """Length of the time slices whose results are also written, to
+    """Length of the time slices for which results are also written, to
     profile_export_aiperf_timeslices.json and .csv. Only for a benchmark of a server. Default: no
     slices."""
     s3: S3 | None = None
@@ -157,6 +157,6 @@ class Artifacts(Model):
     mlflow: Mlflow | None = None
     """MLflow tracking server to which the command sends the finished run."""
     webhook: Webhook | None = None
-    """URL to which the command posts the result and its comparison with the run before."""
+    """URL to which the command posts the result and its comparison with the previous run."""
     wandb: Wandb | None = None
     """Weights & Biases project to which the command sends the finished run."""

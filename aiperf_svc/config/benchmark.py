@@ -44,28 +44,28 @@ class Workers(Model):
     """The number of processes or pods that send the load."""
 
     min: Annotated[int, Field(gt=0, le=10_000)] = 1
-    """Fewest processes that send requests."""
+    """Minimum number of worker processes, which send the requests."""
     max: Annotated[int, Field(gt=0, le=10_000)] | None = None
-    """Most processes that send requests."""
+    """Maximum number of worker processes."""
     connections_per_worker: Annotated[int, Field(gt=0, le=60_000)] = 500
-    """Users for each worker when the load is sized for a cluster."""
+    """Users per worker when the load is sized for a cluster."""
     record_processors: Annotated[int, Field(gt=0, le=10_000)] | None = None
-    """Number of processes that read the responses. Default: a quarter of the workers."""
+    """Number of record processors, which read the responses. Default: a quarter of the workers."""
     sizing: Literal["formula", "load"] = "formula"
-    """Number of workers on a cluster: `formula`, by `connections_per_worker`; or `load`, by the
-    rates that are expected and what one core carries."""
+    """How the number of workers on a cluster is computed: `formula`, from `connections_per_worker`;
+    or `load`, from the expected rates and what one core can handle."""
     expected_requests: Annotated[float, Field(gt=0)] | None = None
-    """Requests a second that all users together are expected to send; of an open loop its own rate
-    by default. For `sizing: load`."""
+    """Expected requests per second of all users together. Default in an open loop: its own rate.
+    For `sizing: load`."""
     expected_chunks: Annotated[float, Field(gt=0)] | None = None
-    """Chunks a second that all streams together are expected to receive. For `sizing: load`."""
+    """Expected chunks per second of all streams together. For `sizing: load`."""
     reserve: Annotated[Share, Field(ge=0, le=0.9)] = 0.5
     """Share of each worker's core that stays free with `sizing: load`."""
     requests_per_core: Annotated[float, Field(gt=0)] | None = None
-    """Requests a second that one core of the cluster carries, as `aiperf-svc calibrate` measures it
-    on such a node. Default: 5,000. Not used in a local run, which has its own calibration."""
+    """Requests per second that one core of the cluster can send, as `aiperf-svc calibrate` measures
+    it on such a node. Default: 5,000. Not used in a local run, which has its own calibration."""
     chunks_per_core: Annotated[float, Field(gt=0)] | None = None
-    """Chunks of paced streams a second that one core of the cluster reads. Default: 50,000."""
+    """Chunks of paced streams per second that one core of the cluster can read. Default: 50,000."""
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
@@ -112,7 +112,7 @@ class BenchmarkConfig(Model):
     random_seed: Annotated[int, Field(ge=0, lt=SEEDS)] = 0
     """Seed of prompts and arrivals. The same seed produces the same requests."""
     experiment: Experiment | None = None
-    """Trials of this config; the other keys are then those of the first one."""
+    """Trials of this config. The other keys then have the values of the first trial."""
     targets: tuple[NamedTarget, ...] = ()
     """Targets that are measured at the same time, each by its own run of this config."""
 

@@ -121,37 +121,35 @@ class Dataset(Model):
     """Position of a unique marker in each prompt, which prevents prefix-cache hits."""
     cache_bust_per: Literal["entry", "conversation", "request"] = "entry"
     """What gets its own marker: an `entry` of the dataset, which keeps it when it is sent again;
-    each `conversation` or session tree that is run; or each `request`, with 64 bits that follow
-    from the seed and the index of the request."""
+    each `conversation` or session tree that is run; or each `request`, with 64 bits derived from
+    the seed and the index of the request."""
     variant: Annotated[int, Field(gt=0, lt=2**32)] | None = None
-    """Another number changes the words, noise and markers of prompts, but not their lengths, so
-    that no server has them in its cache. Texts of a file do not change. Default: 1, or the number
-    of the trial."""
+    """Changing this number changes the words, noise and markers of prompts, but not their lengths,
+    so no server has them in its cache. Texts of a file do not change. Default: 1, or the number of
+    the trial."""
     history: History = "live"
-    """Responses in the later requests of a conversation: `live`, the unchanged responses of the
-    server, or `recorded`, those of the file, so that all servers get the same requests."""
+    """Which responses the later requests of a conversation contain: `live`, the unchanged responses
+    of the server, or `recorded`, those of the file, so all servers get the same requests."""
     delay_factor: Annotated[float, Field(ge=0)] = 1.0
     """Factor for all delays between turns, including those of a file."""
     max_delay: PositiveDurationNs | None = None
-    """Longest delay between requests of an agent trace. Longer delays are shortened to it."""
+    """Maximum delay between requests of an agent trace. Longer delays are shortened to it."""
     think_time_only: bool = False
     """Pause between the requests of a `weka_trace` for their recorded think time, if there is one,
     instead of for the time since the recorded end of the previous request."""
     max_context_tokens: Annotated[int, Field(gt=0)] | None = None
     """Skip sessions of an agent trace in which a request has more tokens, output included."""
     output_tokens: Length | None = None
-    """Tokens to request as the response. Values in a dataset file take precedence. Default: no
-    limit."""
+    """Output tokens to request. Values in a dataset file take precedence. Default: no limit."""
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
-    """Tokens for each hash id of a trace. Default: 512 in a Mooncake trace, 16 in a Bailian
-    trace."""
+    """Tokens per hash id of a trace. Default: 512 in a Mooncake trace, 16 in a Bailian trace."""
     max_input_tokens: Annotated[int, Field(gt=0)] | None = None
     """Skip rows of a trace with longer prompts."""
     max_output_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Request at most this number of tokens where a row of a trace has more."""
+    """Limit on the output tokens that are requested for a row of a trace."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """Checksum of the public dataset's file; another file is refused. The usual file's is built
-    in."""
+    """SHA-256 checksum of the public dataset's file. A file with another checksum is refused. That
+    of the usual file is built in."""
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:

@@ -85,7 +85,7 @@ class Namespace(Model):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
     mode: Literal["auto", "create", "existing"] = "auto"
-    """auto: made under a name of its own and removed; create: made under `name`, refused if it
+    """auto: created under a unique name and removed; create: created under `name`, refused if it
     exists, and removed; existing: used and kept, only our own objects are removed."""
 
     @model_validator(mode="after")
@@ -126,7 +126,7 @@ class Results(Model):
     annotations: dict[str, str] = Field(default_factory=dict)
     """Annotations of the Service or Ingress that exposes the results."""
     allow_cidrs: tuple[str, ...] = ()
-    """Address ranges that may reach the results; all when empty. A token is needed anyway."""
+    """Address ranges that may reach the results; all if empty. A token is always required."""
     storage: SizeBytes = 10 * 2**30
     """Limit of the results' folder on the node, in bytes."""
 
@@ -154,20 +154,20 @@ class Prices(Model):
 
 
 class Limits(Model):
-    """Most that all stacks of the file may take at the same time. A config that could take more is
-    refused before anything is made."""
+    """Maximum resources that all stacks of the file may use at the same time. A config that could
+    use more is refused before anything is created."""
 
     nodes: Annotated[int, Field(gt=0)] | None = None
-    """Most nodes on which the pods may run: those that the placement names, and one for each pod
-    that it leaves to the scheduler."""
+    """Maximum number of nodes on which the pods may run: those that the placement names, and one
+    for each pod that it leaves to the scheduler."""
     pods: Annotated[int, Field(gt=0)] | None = None
     gpus: Annotated[int, Field(ge=0)] | None = None
     cpu: CpuMillis | None = None
-    """Most CPU that the pods may request."""
+    """Maximum CPU that the pods may request."""
     memory: SizeBytes | None = None
-    """Most memory that the pods may request."""
+    """Maximum memory that the pods may request."""
     time: PositiveDurationNs | None = None
-    """Longest time until the last stack has removed itself."""
+    """Maximum time until the last stack has removed itself."""
 
 
 class Deployment(Model):
@@ -200,19 +200,19 @@ class Deployment(Model):
     """LocalQueue of Kueue in the namespace, in which the whole stack waits for admission: all of
     its pods are admitted together. Needs `namespace.mode: existing`."""
     queue_timeout: PositiveDurationNs = 10 * MINUTE_NS
-    """Longest time until the queue admits the stack, before the times to start and to live."""
+    """Maximum time until the queue admits the stack. The times to start and to live begin
+    afterwards."""
     wait_for_room: DurationNs = 0
-    """Longest time for which a stack that has no room waits before it is created, until others
-    leave enough of the nodes and of the namespace's quotas. Without it such a stack is refused at
-    once."""
+    """Maximum time for which a stack waits before it is created until the nodes and the namespace's
+    quotas have room for it. Without it, a stack that does not fit is refused immediately."""
     ttl: DurationNs = 2 * HOUR_NS
     """Time after which the stack deletes itself from within the cluster, even if the results were
     not collected. It must cover the start of its pods and the load. In a `queue` it counts from the
     admission."""
     ready_timeout: DurationNs = 5 * MINUTE_NS
-    """Longest time until a pod of the stack is ready."""
+    """Maximum time until a pod of the stack is ready."""
     delete_timeout: DurationNs = 5 * MINUTE_NS
-    """Longest time until a deleted object is gone."""
+    """Maximum time until a deleted object is gone."""
     placement: Placement = Placement()
     """Placement of all pods of the services."""
     pods: dict[str, Pod] = Field(default_factory=dict)
@@ -222,23 +222,23 @@ class Deployment(Model):
     """Placement and resources of a workload's ranks."""
     results: Results = Results()
     monitoring: Monitoring = "none"
-    """How a Prometheus in the cluster finds the page of metrics of the pod with the results.
+    """How a Prometheus in the cluster finds the metrics page of the pod with the results.
     annotations: `prometheus.io/scrape`, and the page needs no token, because annotations hold none;
     prometheus-operator: a PodMonitor with a token for this page only, and a PrometheusRule."""
     monitoring_labels: dict[str, str] = Field(default_factory=dict)
-    """Labels by which a Prometheus chooses PodMonitors and PrometheusRules: `release: NAME` for
-    that of kube-prometheus-stack."""
+    """Labels by which a Prometheus selects PodMonitors and PrometheusRules: `release: NAME` for
+    kube-prometheus-stack."""
     network_policies: bool = True
-    """Denies by default and allows what the run needs. Turn it off if the cluster's own policies do
-    the same."""
+    """Create NetworkPolicies that deny by default and allow what the run needs. Turn it off if the
+    cluster's own policies do the same."""
     prices: Prices = Prices()
     hold_drains: bool = True
-    """A PodDisruptionBudget keeps the drain of a node waiting for the longest time of start and
-    load, which is the least ttl. If the load has no duration, it waits until the stack is gone.
-    Off: a drain evicts the pods, and the run fails."""
+    """Create a PodDisruptionBudget that makes the drain of a node wait for as long as start and
+    load may take, which is the least ttl. If the load has no duration, the drain waits until the
+    stack is gone. Off: a drain evicts the pods, and the run fails."""
     max_drain_hold: PositiveDurationNs | None = None
-    """Longest time for which the PodDisruptionBudget keeps a drain waiting, even if start and load
-    may take longer or have no bound."""
+    """Maximum time for which the PodDisruptionBudget makes a drain wait, even if start and load may
+    take longer or have no bound."""
     api_server_cidrs: tuple[str, ...] = ()
     """Address ranges of the API server as pods reach it (`kubectl get endpoints kubernetes`): the
     deadline's pod can reach nothing else. Empty: `run` uses the addresses that the cluster reports,

@@ -13,9 +13,10 @@ class Economics(Model):
     """The GPUs of the target, their price and their power."""
 
     gpus: Annotated[int, Field(gt=0)] | None = None
-    """GPUs that serve the target, those of prefill and decode together. Default: the GPUs of
+    """Number of GPUs that serve the target, for prefill and decode together. Default: the GPUs of
     `telemetry`, else those of the stack's own target."""
     price_per_gpu_hour: Amount | None = None
     """Price of one GPU for an hour, in US dollars."""
     kw_per_gpu: Amount | None = None
-    """Power of the whole system for each GPU, in kW: its share of hosts, network and cooling."""
+    """Power of the whole system per GPU, in kW, including its share of hosts, network and
+    cooling."""

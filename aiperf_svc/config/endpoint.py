@@ -52,7 +52,7 @@ class Endpoint(Hooks):
     urls: Annotated[
         tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...], Field(max_length=255)
     ] = ()
-    """Further base URLs. Requests go to `url` and to these."""
+    """Additional base URLs. Requests go to `url` and to these."""
     proxy: Annotated[str, Field(pattern=r"^http://[^/@?#\s]+/?$")] | None = None
     """HTTP proxy between the workers and the target, `http://host:port`. Requests to an https URL
     use a tunnel. Latencies include the proxy. Variables such as HTTPS_PROXY are ignored."""
@@ -70,8 +70,8 @@ class Endpoint(Hooks):
     model: Annotated[str, Field(min_length=1)]
     """Model to request."""
     models: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Further models, such as LoRA adapters. Each prompt of the dataset is for one of them or for
-    `model`."""
+    """Additional models, such as LoRA adapters. Each prompt of the dataset is for one of them or
+    for `model`."""
     model_weights: tuple[Annotated[int, Field(gt=0, le=1_000)], ...] = ()
     """Relative frequency of each model, `model` first. Default: all equal."""
     model_selection: Literal["round_robin", "random"] = "round_robin"
@@ -80,7 +80,7 @@ class Endpoint(Hooks):
     streaming: bool = False
     """Request the response token by token. Required for the time to the first token."""
     path: Annotated[str, Field(pattern=r"^/[!-~]*$")] | None = None
-    """Path of the API, instead of its usual one. Types template and raw have no usual path."""
+    """Path of the API, instead of its default. Types template and raw have no default path."""
     template: Annotated[str, Field(min_length=1)] | None = None
     """Jinja2 template of a request's JSON body, for type template. Its variables are text, texts,
     query, passages, messages, model, max_tokens, stream and role."""
@@ -92,17 +92,18 @@ class Endpoint(Hooks):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Headers of every request. Do not put secrets here: use `api_key_env`."""
     session_headers: tuple[HeaderName, ...] = ("X-Session-ID", "X-Correlation-ID")
-    """Headers of a conversation's requests that hold its id, by which routers send all of its turns
+    """Request headers that carry the id of the conversation, by which routers send all of its turns
     to one server. A header of the same name in `headers` takes precedence."""
     parent_session_headers: tuple[HeaderName, ...] = ()
-    """Headers of a subagent's requests that hold the id of the agent that started it, such as
+    """Headers of a subagent's requests that carry the id of the agent that started it, such as
     `X-Dynamo-Parent-Session-ID`. Only agent traces have subagents."""
     session_response_header: HeaderName | None = None
-    """Header of a response that issues an id for its conversation, such as `x-session-token`. The
-    later requests of the conversation, or of an agent, send it back under the same name."""
+    """Response header in which the server issues an id for the conversation, such as
+    `x-session-token`. The later requests of the conversation, or of an agent, send it back under
+    the same name."""
     session_body: tuple[MemberPath, ...] = ()
-    """Members of the JSON body that hold this id, such as `user`, `prompt_cache_key` or
-    `session_params.session_id`."""
+    """Members of the JSON body that carry the id of the conversation, such as `user`,
+    `prompt_cache_key` or `session_params.session_id`."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the target's API key."""
     api_key_header: Annotated[str, Field(pattern=r"^\??[A-Za-z0-9_-]+$")] | None = None
@@ -116,7 +117,7 @@ class Endpoint(Hooks):
     connect_timeout: PositiveDurationNs = 30 * SECOND_NS
     """Timeout of a connection attempt."""
     wait_for_server: DurationNs = 0
-    """Longest time to wait, before the load, for a server that is still loading its model. /health,
+    """Maximum time to wait before the load for a server that is still loading its model. /health,
     /v1/models and one request are tried."""
     connections: Literal["keep-alive", "per-request"] = "keep-alive"
     """`keep-alive`, or `per-request`: a new connection for each request, for a server that
@@ -124,17 +125,17 @@ class Endpoint(Hooks):
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""
     use_server_token_count: bool = False
-    """Use the token counts that the server reports, even if a tokenizer is named. The tokenizer
-    then only determines the length of prompts."""
+    """Use the token counts that the server reports, even if a tokenizer is set. The tokenizer then
+    only determines the length of prompts."""
     force_output_length: bool = True
     """With an output length in the dataset, also send `ignore_eos` and `min_tokens`, unless a probe
     before the load shows that the server refuses them."""
     prompt_token_ids: bool = False
-    """Send prompts as token ids of the tokenizer, with `type: completions`. The server then has
-    exactly these tokens, without a template and without tokenizing."""
+    """Send prompts as token ids of the tokenizer, with `type: completions`. The server then
+    processes exactly these tokens, without a template and without tokenizing."""
     tls: Tls = Tls()
     source_addresses: tuple[str, ...] = ()
-    """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
+    """Local addresses to connect from, in turn. One address allows about 28,000 connections."""
 
     def grace_ns(self, grace_period: int | None) -> int:
         """Return how long requests in flight may take after the stop: the grace period, or the

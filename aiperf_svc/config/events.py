@@ -52,23 +52,24 @@ class Event(Model):
     loss: Annotated[Share, Field(gt=0, lt=1)] | None = None
     """Share of the packets that `loss` drops: `1%`."""
     pick: Literal["one", "all"] = "one"
-    """Which of several processes or pods: `one`, drawn by the seed, or `all`."""
+    """Which of several processes or pods: `one`, chosen by the seed, or `all`."""
     process: Annotated[str, Field(min_length=1)] | None = None
-    """A local run: PID or name of the process. Default: the mock server's processes that listen at
-    the endpoint's URL."""
+    """For a local run: PID or name of the process. Default: the mock server's processes that listen
+    at the endpoint's URL."""
     replicas: Annotated[int, Field(ge=0, le=1_000)] | None = None
     """Number of replicas that `scale` sets."""
     cores: Annotated[int, Field(gt=0, le=1_000)] | None = None
     """Number of busy loops of `cpu`. They stay within the limit of the container."""
     grace: DurationNs | None = None
-    """Time that `delete-pod` gives the pod to end. Default: that of the pod."""
+    """Termination grace period of `delete-pod`. Default: that of the pod."""
     deployment: Annotated[str, Field(pattern=r"^([a-z0-9-]+/)?[a-z0-9.-]+$")] | None = None
-    """A stack: name of one of its Deployments, or with `foreign` one of others, `NAMESPACE/NAME`.
-    Default: the stack's own target."""
+    """For a stack: name of one of its Deployments, or with `foreign` of another one,
+    `NAMESPACE/NAME`. Default: the stack's own target."""
     pool: Annotated[str, Field(min_length=1)] | None = None
-    """A stack: pool of its release (`deployment.target.pools`), whoever made the pods."""
+    """For a stack: pool of its release (`deployment.target.pools`), no matter what created the
+    pods."""
     foreign: bool = False
-    """Allow to disturb what this tool did not start. It must be named."""
+    """Allow disturbing what this tool did not start. It must be named."""
 
     @property
     def others(self) -> tuple[str, str] | None:

@@ -89,8 +89,8 @@ class Blocks(Model):
     count: Annotated[int, Field(ge=1, le=250)] = 6
     """Number of blocks. Each visits both values twice: ABBA or BAAB, drawn from `random_seed`."""
     restart: bool = True
-    """Start the stack's own target again for each visit. Off: visits of one value that follow each
-    other share its pods."""
+    """Restart the stack's own target for each visit. If false, consecutive visits of one value
+    share its pods."""
     uptime: PositiveDurationNs | None = None
     """Uptime of the target's container at which the first load of each visit begins, its warmup
     included. A visit whose services are ready later fails. Default: as soon as they are ready."""
@@ -131,35 +131,35 @@ class Experiment(Model):
     repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Number of times that each trial is run, with the same seed."""
     order: Literal["interleaved", "grouped", "shuffled"] = "interleaved"
-    """Order of the trials: `interleaved`, all once, then all again, so that a slow drift of the
-    system affects all alike; `grouped`, all repetitions of one before the next; or `shuffled` by
+    """Order of the trials: `interleaved`, all once, then all again, so a slow drift of the system
+    affects all alike; `grouped`, all repetitions of one before the next; or `shuffled` by
     `random_seed`."""
     blocks: Blocks | None = None
-    """Compare two values of a key in blocks, in place of `repetitions` and `order`."""
+    """Compare two values of a key in blocks, instead of `repetitions` and `order`."""
     cooldown: DurationNs = 0
     """Time between the end of a trial and the start of the next."""
     on_failure: Literal["continue", "stop"] = "continue"
-    """Whether trials follow one that failed."""
+    """Whether further trials run after one has failed."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
-    """Number of times that a failed trial is run again before it counts as failed."""
+    """Number of times that a failed trial is retried before it counts as failed."""
     parallel: Parallel = 1
-    """Number of shapes that may run at the same time on a cluster. `auto`: as many as its nodes
-    have room for. 1: one after the other, in one stack."""
+    """Number of shapes (trials on the same pods) that may run at the same time on a cluster.
+    `auto`: as many as its nodes have room for. 1: one after another, in one stack."""
     fan_out: Literal["stacks", "jobs"] = "stacks"
-    """How shapes run at the same time: each in a stack of its own, or as the indexes of Jobs in one
-    stack, where the server and what measures it share a pod."""
+    """How shapes run at the same time: each in its own stack, or as indexes of Jobs in one stack,
+    where the server and the load generator share a pod."""
     priority: tuple[Parameters, ...] = ()
-    """Parameters of trials to begin early: shapes with a trial that has the first of these begin
-    first, then those for the second, and so on, then all others."""
+    """Parameters of trials that start early: shapes with a trial that matches the first entry start
+    first, then those that match the second, and so on, then all others."""
     search: Search | None = None
     """Search for the highest value of a key at which every SLO holds, instead of running a list."""
     scenario: (
         Literal["server", "interactive", "offline", "single-stream", "multi-stream"] | None
     ) = None
-    """Load and metric as in MLPerf."""
+    """MLPerf scenario, which sets the load and the metric."""
     preset: Literal["mlperf-endpoints"] | None = None
-    """Trials by name. `mlperf-endpoints`: the seven concurrencies of a curve up to
-    `max_concurrency`, under the load that the rules of MLPerf Endpoints 1.0 ask for."""
+    """Predefined trials. `mlperf-endpoints`: the seven concurrencies of a curve up to
+    `max_concurrency`, under the load that MLPerf Endpoints 1.0 requires."""
     max_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     """Highest concurrency of the preset."""
     template: Parameters = Field(default_factory=dict)

@@ -12,8 +12,8 @@ ServerPath = Annotated[str, Field(pattern=r"^/[!-~]*$")]
 
 
 class Hook(Model):
-    """One request to each server. It must succeed before a phase begins; one after a phase that
-    fails is noted in the results."""
+    """One request to each server. A hook before a phase must succeed; the failure of a hook after a
+    phase is noted in the results."""
 
     before: Literal["load", "warmup", "profiling"] | None = None
     """Phase whose first request it precedes; `load` is the first phase, whichever that is."""
@@ -24,7 +24,7 @@ class Hook(Model):
     body: dict[str, object] | None = None
     """JSON body; without one, the body is empty."""
     timeout: PositiveDurationNs | None = None
-    """Longest time to wait for the response. Default: `request_timeout`."""
+    """Timeout of the response. Default: `request_timeout`."""
 
     @model_validator(mode="after")
     def _has_a_time(self) -> Self:
@@ -43,7 +43,7 @@ class ResetKvCache(Model):
     `/flush_cache`; vLLM has its own with VLLM_SERVER_DEV_MODE=1."""
 
     path: ServerPath = "/reset_prefix_cache"
-    """Path of the request that empties the cache. SGLang has `/flush_cache`."""
+    """Path of the request that empties the cache. SGLang uses `/flush_cache`."""
     timeout: PositiveDurationNs | None = None
     """Timeout of this request. Default: `endpoint.request_timeout`."""
 

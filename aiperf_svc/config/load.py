@@ -40,40 +40,40 @@ class Load(Model):
     """Closed loop: number of users, each of whom sends the next request when the previous response
     has ended. Open loop: limit on the requests in flight."""
     request_rate: Rate | None = None
-    """Open loop: requests, or conversations, per second, however slow the server is."""
+    """Open loop: requests, or conversations, per second, no matter how slow the server is."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)] | None = None
-    """Open loop: one rate after the other. The load ends with the last stage."""
+    """Open loop: a sequence of rates. The load ends with the last stage."""
     rate_series: Annotated[tuple[RatePoint, ...], Field(min_length=2)] | None = None
     """Open loop: a rate that changes linearly from point to point. Two points at the same time are
     a step. The load ends with the last point."""
     bursts: Bursts | None = None
-    """Open loop: repeated bursts. Between them `request_rate` is sent, or nothing if it is not
-    given."""
+    """Open loop: repeated bursts. Between bursts, requests are sent at `request_rate`, or not at
+    all without it."""
     user_centric: UserCentric | None = None
     """Open loop: users who each take a turn of their conversation at a regular interval."""
     arrival: Arrival = Arrival()
     fixed_schedule: bool = False
     """Open loop: send each row of the trace at its own time. The load ends with the last row."""
     fixed_schedule_auto_offset: bool | None = None
-    """Send the first row immediately. If false, it is sent at its own time after the trace's time
-    zero. Default: true without a start offset."""
+    """Send the first row immediately. If false, it is sent at its own time, counted from time zero
+    of the trace. Default: true without a start offset."""
     fixed_schedule_start_offset: DurationNs | None = None
     """Time in the trace at which the schedule starts. Earlier rows are left out."""
     fixed_schedule_end_offset: DurationNs | None = None
     """Time in the trace after which rows are left out."""
     replay_speedup: Annotated[float, Field(gt=0)] = 1.0
-    """Factor by which the trace is replayed faster."""
+    """Speed of the replay relative to the trace: 2 is twice as fast."""
     requests: Annotated[int, Field(gt=0)] | None = None
     """Stop after this number of requests."""
     duration: PositiveDurationNs | None = None
     """Stop after this time, or after `requests` if that comes first."""
     min_duration: PositiveDurationNs | None = None
     """Stop after the first whole number of passes over the dataset that takes at least this time,
-    so that each prompt, conversation or session tree is started equally often. In place of
-    `requests` and `duration`."""
+    so each prompt, conversation or session tree is started equally often. Replaces `requests` and
+    `duration`."""
     grace_period: UnboundedDurationNs = 30 * SECOND_NS
-    """Time after the end of `duration` in which requests in flight may complete. Then they are
-    cancelled. `inf`: until `endpoint.request_timeout`."""
+    """Time after `duration` in which requests in flight may complete before they are cancelled.
+    `inf`: until `endpoint.request_timeout`."""
     ramp: DurationNs = 0
     """Time over which concurrency or rate grows linearly from zero."""
     prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
@@ -81,8 +81,8 @@ class Load(Model):
     prefill_ramp: DurationNs = 0
     """Time over which `prefill_concurrency` grows linearly from one."""
     samples_per_query: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Requests that are sent together. The next ones are sent when all of them have ended, which
-    needs as many users, and one worker."""
+    """Requests that are sent together as one query. The next query is sent when all of them have
+    ended. Needs as many users, and one worker."""
     cancellation: Cancellation | None = None
     """Requests whose clients disconnect before the response has ended."""
     warmup: Warmup | None = None

@@ -46,9 +46,9 @@ class Warmup(Model):
     here."""
 
     requests: Annotated[int, Field(gt=0)] | None = None
-    """Requests before the measurement. They are left out of the results."""
+    """Number of warmup requests, which are excluded from the results."""
     conversations: Annotated[int, Field(gt=0)] | None = None
-    """Conversations before the measurement, instead of `requests`."""
+    """Number of warmup conversations, instead of `requests`."""
     duration: PositiveDurationNs | None = None
     """Length of the warmup."""
     grace_period: UnboundedDurationNs = 30 * SECOND_NS
@@ -62,10 +62,10 @@ class Warmup(Model):
     ramp: DurationNs = 0
     """Time over which the warmup's concurrency or rate grows linearly from zero."""
     prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
-    """Limit on the requests of the warmup that wait for their first token. Default: that of the
+    """Limit on the warmup's requests that wait for their first token. Default: that of the
     measurement."""
     prefill_ramp: DurationNs = 0
-    """Time over which `prefill_concurrency` of the warmup grows linearly from one."""
+    """Time over which `prefill_concurrency` grows linearly from one."""
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
@@ -87,9 +87,9 @@ class SteadyState(Model):
     suit the results."""
 
     skip_start: Annotated[Share, Field(ge=0, lt=1)] = 0.0
-    """Share of the load's time that is left out at its beginning."""
+    """Share of the load's duration to exclude at its beginning."""
     skip_end: Annotated[Share, Field(ge=0, lt=1)] = 0.0
-    """Share of the load's time that is left out at its end."""
+    """Share of the load's duration to exclude at its end."""
     concurrency: Annotated[Share, Field(gt=0, le=1)] | None = None
     """Use the longest period in which at least this share of the peak concurrency was in flight."""
 
@@ -155,7 +155,7 @@ class UserCentric(Model):
     """Open loop: requests per second of all users together. Each user takes a turn of a
     conversation every `users / rate` seconds."""
     users: Annotated[int, Field(gt=0, le=1_000_000)]
-    """Number of users of `rate`."""
+    """Number of users that share `rate`."""
 
     @property
     def turn_gap_ns(self) -> int:
@@ -170,8 +170,8 @@ class Cancellation(Model):
     """Share of the requests whose clients disconnect before the response has ended, chosen at
     random."""
     delay: DurationNs = 0
-    """Time from the moment when such a request is completely sent until its client disconnects. A
-    response that ends earlier is complete."""
+    """Time after such a request has been sent completely until its client disconnects. A response
+    that ends earlier is complete."""
 
     @model_validator(mode="after")
     def _has_a_rate(self) -> Self:
@@ -184,10 +184,10 @@ class TrajectoryStart(Model):
     """Where in their recorded time the first session trees begin."""
 
     min: Annotated[float, Field(ge=0, le=1)] = 0.25
-    """Earliest start of a first session tree, as a fraction of its recorded time, or of its
-    requests if it has no times."""
+    """Earliest start within a user's first session tree, as a fraction of its recorded duration, or
+    of its requests if it has no times."""
     max: Annotated[float, Field(ge=0, le=1)] = 0.75
-    """Latest start of a first session tree, as such a fraction."""
+    """Latest start within a user's first session tree, as the same kind of fraction."""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
@@ -203,14 +203,14 @@ class Agentic(Model):
 
     start: TrajectoryStart = TrajectoryStart()
     warmup_requests: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Requests that each user sends before the measurement, in addition to the last one of each
-    open stream: the next ones of its session tree, for one token each and without pauses."""
+    """Warmup requests of each user, in addition to the last one of each open stream: the next ones
+    of its session tree, with one output token each and without pauses."""
     warmup_grace: PositiveDurationNs = 1_800 * SECOND_NS
-    """Longest time of this warmup. If one of its requests fails, the run ends."""
+    """Timeout of this warmup. If one of its requests fails, the run ends."""
     burst: bool = False
     """Send the first request of each user immediately, instead of after its recorded delay."""
     system_idle_cap: PositiveDurationNs | None = None
-    """Longest time in which no request is in flight while some wait for their recorded times. After
+    """Maximum time without a request in flight while requests wait for their recorded times. After
     it, all waiting requests are moved to earlier times by the same amount. Needs one worker."""
     trajectory_idle_cap: PositiveDurationNs | None = None
     """Like `system_idle_cap`, but for each session tree separately and with any number of

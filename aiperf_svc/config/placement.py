@@ -131,7 +131,7 @@ class Ranks(Model):
     machine."""
 
     nodes: Literal["apart", "together", "any"] | tuple[str, ...] = "apart"
-    """`apart`: each rank on a node of its own; `together`: all on one node; `any`: as the scheduler
+    """`apart`: each rank on its own node; `together`: all on one node; `any`: as the scheduler
     decides; or the names of nodes, assigned to the ranks in turn."""
     pairs: Literal["one", "all", "rounds"] = "one"
     """`all`: a workload of two ranks gets `count` ranks and measures every pair of them in turn;

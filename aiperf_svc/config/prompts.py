@@ -169,20 +169,20 @@ SIDE = Length(mean=512)
 
 
 class Images(Model):
-    """Pictures of each synthetic request: noise, or the files of a folder."""
+    """Images of each synthetic request: noise, or the files of a folder."""
 
     number: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Pictures in each synthetic request, or 1 if another setting of pictures is given."""
+    """Images in each synthetic request, or 1 if another setting of images is set."""
     width: Length | None = None
     """Width in pixels. Default: 512."""
     height: Length | None = None
     """Height in pixels. Default: 512."""
     format: Literal["png", "jpeg", "random"] = "png"
-    """Format of synthetic pictures: `png`, `jpeg`, or `random` for either, drawn for each picture.
-    JPEG needs the extra `media`."""
+    """Format of synthetic images: `png`, `jpeg`, or `random` for either, drawn for each image. JPEG
+    needs the extra `media`."""
     folder: Annotated[str, Field(min_length=1)] | None = None
-    """Folder of pictures to send instead of noise. They are scaled only if `width` or `height` is
-    given, which needs the extra `media`."""
+    """Folder of images to send instead of noise. They are scaled only if `width` or `height` is
+    set, which needs the extra `media`."""
     sampling: Sampling = "random"
     """Order in which files of the folder are chosen."""
 
@@ -204,7 +204,7 @@ class Images(Model):
         _check_sampling(self)
         if self.folder is not None and self._is_set("format") and not self.is_scaled:
             raise ValueError(
-                "{format} needs {width} or {height}: the pictures of {folder} are otherwise sent "
+                "{format} needs {width} or {height}: the images of {folder} are otherwise sent "
                 "as they are"
             )
         return self
@@ -225,7 +225,7 @@ class Sounds(Model):
     """Sounds of each synthetic request: noise, or the files of a folder."""
 
     number: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Sounds in each synthetic request, or 1 if another setting of sounds is given."""
+    """Sounds in each synthetic request, or 1 if another setting of sounds is set."""
     seconds: Seconds = Seconds()
     """Length of a synthetic sound in seconds."""
     sample_rates: Annotated[

@@ -25,13 +25,13 @@ class LmEvalTasks(Model):
     tasks: Annotated[tuple[TaskName, ...], Field(min_length=1)]
     """Names of tasks or groups, such as `gsm8k`."""
     files: dict[FileName, Verbatim] = Field(default_factory=dict)
-    """Text of files by relative path: definitions of tasks (YAML) and their questions, so that
-    nothing is downloaded."""
+    """Files by relative path, as text: task definitions (YAML) and their questions, so nothing is
+    downloaded."""
     few_shot: Annotated[int, Field(ge=0, le=1_000)] | None = None
     """Examples before each question. Default: those of the task."""
     limit: Annotated[int, Field(gt=0)] | None = None
-    """Number of questions of each task, from its beginning. Default: all. A part of a task cannot
-    be compared with the whole."""
+    """Number of questions of each task, from its beginning. Default: all. The score of a part
+    cannot be compared with that of the whole task."""
     metric: Annotated[str, Field(pattern=r"^[A-Za-z0-9_@-]+(,[A-Za-z0-9_.-]+)?$")] | None = None
     """Metric that is the score, with its filter: `exact_match,strict-match`. Default: the first one
     of each task."""
@@ -39,7 +39,7 @@ class LmEvalTasks(Model):
     """Tokenizer of the model, on the Hugging Face hub or in a folder. Tasks that compare
     likelihoods need it, and the completions API."""
     max_length: Annotated[int, Field(gt=1)] | None = None
-    """Longest prompt and output in tokens if a tokenizer is set. Default: 2,048."""
+    """Maximum length of prompt and output in tokens, if a tokenizer is set. Default: 2,048."""
 
     @model_validator(mode="after")
     def _has_distinct_names(self) -> Self:
@@ -80,7 +80,8 @@ class Quality(Model):
     compared token by token. Needs the API `chat` or `completions`, and a server that supports
     it."""
     timeout: PositiveDurationNs = 900 * SECOND_NS
-    """Longest time for all questions together. Questions without an answer by then are wrong."""
+    """Maximum time for all questions together. Questions that are unanswered by then count as
+    wrong."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:

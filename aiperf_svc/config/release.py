@@ -72,7 +72,7 @@ class ReadyRule(Model):
     name: Annotated[str, Field(min_length=1)]
     api_version: Annotated[str, Field(min_length=1)] | None = None
     """Needed for an object that the release does not contain, such as one that an operator
-    makes."""
+    creates."""
     condition: Annotated[str, Field(pattern=r"^[A-Za-z][\w./-]*(=\w+)?$")] | None = None
     """Condition of the object's status: `Ready` (its status must be True), or `Ready=False`."""
     jsonpath: str | None = None
@@ -118,7 +118,7 @@ class ReleasePool(Model):
 
 
 class ReleaseRequests(Model):
-    """Resources of pods that operators make, all together: no manifest has them."""
+    """Resources of all pods that operators create, together: no manifest has them."""
 
     pods: Annotated[int, Field(gt=0, le=10_000)] = 1
     cpu: CpuMillis = 0
@@ -142,7 +142,7 @@ class Release(Model):
     sources: Annotated[
         tuple[ReleaseSource, ...], BeforeValidator(_one_or_more), Field(alias="from")
     ] = ()
-    """Chart, manifests or object that the servers are made from, or a list of them."""
+    """Chart, manifests or object from which the servers are created, or a list of them."""
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$")] | None = None
     """Address at which the release serves requests, `http://SERVICE:PORT`. `endpoint.url` names it
     by the host `target`."""
@@ -151,7 +151,7 @@ class Release(Model):
     pools: dict[PoolName, ReleasePool] = Field(default_factory=dict)
     """The pools of the release, by name."""
     requests: ReleaseRequests | None = None
-    """Resources of the pods that operators make for the release."""
+    """Resources of the pods that operators create for the release."""
     cluster_scoped: tuple[Annotated[str, Field(pattern=r"^[A-Z]\w+/[^\s/]+$")], ...] = ()
     """Cluster-scoped objects that the release may create, as `KIND/NAME`."""
     admit: tuple[AdmittedPods, ...] = ()

@@ -11,14 +11,14 @@ from aiperf_svc.config.target import TargetPods
 
 class Scaling(Model):
     """Record when replicas of the server are desired, created, ready and serving, as the cluster
-    reports it. This tool itself scales nothing."""
+    reports it. This tool does not scale anything itself."""
 
     pods: TargetPods | None = None
-    """Pods of the server, and the port of their page of metrics. Default: those of the stack's own
-    target, of a release those of its only pool with a port, else those of `deployment.target.pods`,
-    which are found by the Service of the URL."""
+    """Pods of the server, and the port of their metrics page. Default: the pods of the stack's own
+    target; for a release, those of its only pool with a port; otherwise those of
+    `deployment.target.pods`, which are found by the Service of the URL."""
     metrics_path: Annotated[str, Field(pattern=r"^/")] = "/metrics"
-    """Page of metrics of each pod, whose counter of generated tokens shows its first token."""
+    """Metrics page of each pod. Its counter of generated tokens shows the first token."""
     loaded: Annotated[str, Field(min_length=1)] | None = None
     """Regular expression of the line of a pod's log that shows that its model is loaded."""
 

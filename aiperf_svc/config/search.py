@@ -45,11 +45,9 @@ class Limit(NamedTuple):
 
 
 class Search(Model):
-    """Tries loads one after the other, each chosen by the results so far.
-
-    With `holds` it brackets the highest value that holds. With `maximize` it looks for the values
-    of one or two keys at which a metric is highest.
-    """
+    """Tries loads one after another, each chosen by the results so far. With `holds` it brackets
+    the highest value that holds. With `maximize` it looks for the values of one or two keys at
+    which a metric is highest."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 

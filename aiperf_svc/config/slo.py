@@ -42,11 +42,11 @@ class Slo(Model):
     objectives: tuple[Objective, ...] = ()
     """Limits that must hold. Otherwise the exit code is 4, or 9 if one cannot be judged."""
     goodput: dict[str, float | str] = Field(default_factory=dict)
-    """Highest value of each metric in a good request."""
+    """Maximum value of each metric in a good request."""
     goodput_tiers: dict[TierName, Annotated[dict[str, float | str], Field(min_length=1)]] = Field(
         default_factory=dict
     )
-    """Further sets of such limits by name. Each has its own goodput."""
+    """Additional named sets of such limits. Each has its own goodput."""
     error_budget: Share = 0.01
     """Share of the requests that may fail, be cut off or stay unsent. Above it, every objective on
     a metric of successful requests fails."""

@@ -21,12 +21,12 @@ class TargetPods(Model):
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the Service's selector; empty: all pods of the namespace."""
     port: Annotated[int, Field(gt=0, le=65_535)] | None = None
-    """The *pod's* port, which NetworkPolicies see; all ports when not given."""
+    """The *pod's* port, which NetworkPolicies see; all ports if not set."""
 
 
 class TargetVolume(Model):
-    """Something that exists already and is mounted into each pod of the target: weights, or a cache
-    of compiled kernels. A cache that depends on the version needs a folder for each version."""
+    """An existing volume that is mounted into each pod of the target: weights, or a cache of
+    compiled kernels. A cache that depends on the version needs a folder for each version."""
 
     kind: Literal["claim", "host-path", "image"]
     """`claim`: a PersistentVolumeClaim of the namespace; `host-path`: a folder of the node, which
@@ -64,26 +64,26 @@ class Target(Release):
     """`mock` is the built-in server from the stack's own image, `release` a serving topology from a
     Helm chart, manifests or a custom resource (`from`)."""
     image: Annotated[str, Field(min_length=1)] | None = None
-    """Image with a tag or, to be the same each time, a digest (`NAME@sha256:…`)."""
+    """Image with a tag or, for repeatable runs, a digest (`NAME@sha256:…`)."""
     command: tuple[str, ...] = ()
     """Replaces the image's entrypoint."""
     args: tuple[str, ...] = ()
     """Arguments. For `mock`: its flags; for `vllm`: added to model and port."""
     port: Annotated[int, Field(gt=0, le=65_535)] = 8000
     replicas: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Number of replicas. Several are reached by the Service's name as several addresses."""
+    """Number of replicas. With several, the Service's name has several addresses."""
     rollout: Literal["Recreate", "RollingUpdate"] = "Recreate"
     """How a restart replaces the pods: `Recreate` ends all of them first, `RollingUpdate` has each
     new one ready before an old one ends."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables, in plain text. Put secret values into `secret_env`."""
     secret_env: dict[str, str] = Field(default_factory=dict)
-    """Environment variable to the key under which its value is kept in the stack's configuration
-    (`pulumi config set --secret aiperf:KEY`)."""
+    """Secret environment variables: the name of each, and the key of its value in the stack's
+    configuration (`pulumi config set --secret aiperf:KEY`)."""
     gpu: Gpu | None = None
     cpu: CpuMillis = 1000
     cpu_limit: CpuMillis | None = None
-    """CPU limit. Default: none, since a throttled server would show its quota and not its speed."""
+    """CPU limit. Default: none, since the numbers of a throttled server would show its quota."""
     memory: SizeBytes = 2**30
     """Memory request and limit."""
     storage: SizeBytes | None = None
@@ -92,12 +92,12 @@ class Target(Release):
     shared_memory: SizeBytes = 0
     """Size of /dev/shm; counts as memory of the pod. 0: the runtime's 64 MiB."""
     volumes: tuple[TargetVolume, ...] = ()
-    """Volumes that exist already, read-only unless they say otherwise. The variables that point the
+    """Existing volumes, read-only unless their `read_only` is false. The variables that point the
     server to them (`HF_HOME`, `VLLM_CACHE_ROOT`) belong in `env`."""
     ready_path: Annotated[str, Field(pattern=r"^/")] | None = None
     """Path that returns 200 when the server is ready; without one, an open port is enough."""
     ready_timeout: DurationNs = 5 * MINUTE_NS
-    """Longest time for pulling the image, loading the model and starting."""
+    """Maximum time for pulling the image, loading the model and starting."""
     run_as_root: bool = False
     """Run the container as root, for images that need it: needs Pod Security `baseline`."""
     writable: bool = False

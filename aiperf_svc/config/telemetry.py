@@ -24,7 +24,7 @@ Sources = Annotated[tuple[MetricsUrl, ...], Field(max_length=MAX_SOURCES)]
 
 
 class ClusterExporters(Model):
-    """DCGM exporters of a cluster, with labels that say which pod uses which GPU."""
+    """DCGM exporters of a cluster, with labels that show which pod uses which GPU."""
 
     namespace: Annotated[str, Field(min_length=1)]
     labels: Annotated[dict[str, str], Field(min_length=1)]
@@ -88,14 +88,14 @@ class Telemetry(Model):
     target: bool = True
     """Read `/metrics` of the target's own host too, if it exists."""
     server_metrics: Sources = ()
-    """Further Prometheus pages of servers to read during the run, such as those of the replicas
+    """Additional Prometheus pages of servers to read during the run, such as those of the replicas
     behind a router."""
     gpu_telemetry: Sources = ()
-    """Pages of GPU exporters to read during the run: of DCGM's, of AMD's, or of
-    `aiperf-svc nvml-exporter`."""
+    """Pages of GPU exporters to read during the run: DCGM's, AMD's, or that of `aiperf-svc
+    nvml-exporter`."""
     nvml: Annotated[tuple[GpuName, ...], Field(max_length=MAX_SOURCES)] = ()
     """GPUs of this machine to read through NVML during the run, without an exporter: `all`, or
-    indexes and UUIDs. Give those that the server uses."""
+    indexes and UUIDs. Name the GPUs that the server uses."""
     key_env: Annotated[str, Field(min_length=1)] | None = None
     """Environment variable with the credentials for these pages: a token, or `USER:PASSWORD`. No
     other server receives it."""

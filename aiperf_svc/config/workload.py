@@ -28,21 +28,21 @@ class WorkloadSpec(Model):
 
     kind: str
     image: Annotated[str, Field(min_length=1)] | None = None
-    """Image of the ranks: any that has the tool and a POSIX shell. Default: the one built from
-    `images/workloads/<kind>`."""
+    """Container image of the ranks. It needs the tool and a POSIX shell. Default: the image built
+    from `images/workloads/<kind>`."""
     timeout: PositiveDurationNs | None = None
-    """Longest time of one step. Default: that of the kind for its other keys."""
+    """Timeout of one step. Default: depends on the kind and its other keys."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
-    """Number of times that a failed step is run again."""
+    """Number of times that a failed step is retried."""
     env: dict[str, Verbatim] = Field(default_factory=dict)
     """Environment variables of every command, in plain text."""
     secret_env: dict[str, Verbatim] = Field(default_factory=dict)
-    """Environment variable to the key under which its value is kept in the stack's configuration
-    (`pulumi config set --secret aiperf:KEY`). A local run takes the variable from its own
-    environment."""
+    """Secret environment variables: the name of each, and the key of its value in the stack's
+    configuration (`pulumi config set --secret aiperf:KEY`). A local run takes the variables from
+    its own environment."""
     output_limit: SizeBytes = 64 * 2**20
-    """Largest size of a file that a rank leaves, including its output. A larger one fails the step;
-    nothing is cut off."""
+    """Maximum size of each file that a rank writes, including its output. A larger file fails the
+    step; nothing is truncated."""
 
     @model_validator(mode="after")
     def _names_variables(self) -> Self:
@@ -72,13 +72,13 @@ class WorkloadConfig(Model, Generic[SpecT]):
     name: Name = "benchmark"
     workload: SpecT
     repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Number of times that the measured steps are run, one after the other."""
+    """Number of times that the measured steps are run, one after another."""
     deployment: Deployment = Deployment()
     slo: Slo = Slo()
     artifacts: Artifacts = Artifacts()
     random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     experiment: Experiment | None = None
-    """Trials of this config; the other keys are then those of the first one."""
+    """Trials of this config. The other keys then have the values of the first trial."""
 
     @property
     def kind(self) -> str:

@@ -222,17 +222,17 @@ _LATENCIES = (
         better=LOWER, needs=STREAM),
     _record("inter_token_latency", "Inter Token Latency", "ms", f.inter_token_latency,
         "(request_latency - time_to_first_token) / (output_sequence_length - hidden_token_count - "
-        "1); from time_to_first_output_token where tokens are hidden; undefined under two tokens",
+        "1); uses time_to_first_output_token if tokens are hidden; undefined below two tokens",
         KERNEL, better=LOWER, needs=STREAM_TOKENS, in_table=True, side_by_side=("p50", "p99")),
     _pooled("inter_chunk_latency", "Inter Chunk Latency", "ms",
-        "gaps between the content chunks of a request, all requests pooled", KERNEL, better=LOWER,
+        "gaps between content chunks of a request, pooled over all requests", KERNEL, better=LOWER,
         needs=STREAM, in_table=True),
     _record("decode_duration", "Decode Duration", "ms", f.decode_duration,
         "request_latency - time_to_first_token", KERNEL, better=LOWER, needs=STREAM),
     _record("credit_to_start_latency", "Credit-to-Start Latency", "ms", f.schedule_lag,
-        "start - due, of successes", WRITE, better=LOWER, in_lines=False),
+        "start - due, of successful requests", WRITE, better=LOWER, in_lines=False),
     _record("effective_latency", "Effective Latency (CO-aware)", "ms", f.intended_request_latency,
-        "last content - due, of successes", KERNEL, better=LOWER, in_lines=False),
+        "last content - due, of successful requests", KERNEL, better=LOWER, in_lines=False),
 )
 
 # Network round trip, by the kernel, to the host that terminates the TCP connection.
@@ -242,11 +242,12 @@ _NETWORK = (
         population=Population.CONNECTIONS, better=LOWER, is_ours=True, in_table=True,
         side_by_side=("p50",)),
     _pooled("network_smoothed_rtt", "Network Smoothed Round Trip", "ms",
-        "smoothed round trip of each connection at its end (tcpi_rtt); with up to 40 ms by which "
-        "a server's kernel delays an acknowledgement", "kernel",
+        "smoothed round trip of each connection when it ends (tcpi_rtt); includes up to 40 ms of "
+        "delayed acknowledgement by the server's kernel", "kernel",
         population=Population.CONNECTIONS, better=LOWER, is_ours=True),
     _pooled("network_connect", "Network Connect", "ms",
-        "TCP connect of each connection, without look-up and TLS", "worker's clock",
+        "TCP connect time of each connection, without DNS lookup and TLS handshake",
+        "worker's clock",
         population=Population.CONNECTIONS, better=LOWER, is_ours=True),
 )
 
@@ -254,11 +255,11 @@ _NETWORK = (
 _INTENDED = (
     _record("intended_request_latency", "Intended Request Latency", "ms",
         f.intended_request_latency,
-        "last content - due; cancelled, timed out and unsent are right-censored", KERNEL,
+        "last content - due; cancelled, timed-out and unsent requests are right-censored", KERNEL,
         population=Population.DUE, better=LOWER, is_ours=True, in_table=True),
     _record("intended_time_to_first_token", "Intended Time to First Token", "ms",
         f.intended_time_to_first_token,
-        "first content or reasoning delta - due; what never had one is right-censored", KERNEL,
+        "first content or reasoning delta - due; requests without one are right-censored", KERNEL,
         population=Population.DUE, better=LOWER, needs=STREAM, is_ours=True, in_table=True),
 )
 
@@ -280,18 +281,18 @@ _PER_USER = (
 _TOKEN_COUNTS = (
     _record("output_sequence_length", "Output Sequence Length", "tokens",
         f.count_of("output_tokens"),
-        "all output tokens, reasoning included; by the tokenizer if there is one, else the "
-        "server's usage",
+        "all output tokens, including reasoning; counted by the tokenizer if one is set, otherwise "
+        "taken from the server's usage",
         "tokenizer, else the server's usage", needs=TOKENS, in_table=True, side_by_side=("avg",),
         is_integer=True),
     _record("output_token_count", "Output Token Count", "tokens", f.output_token_count,
-        "output tokens without reasoning; absent where the number of reasoning tokens is unknown",
+        "output tokens without reasoning; absent if the number of reasoning tokens is unknown",
         "tokenizer, else the server's usage", needs=TOKENS, is_integer=True),
     _record("reasoning_token_count", "Reasoning Token Count", "tokens", f.reasoning_token_count,
-        "reasoning tokens, of requests that have some", "tokenizer, else the server's usage",
+        "reasoning tokens, of requests that have any", "tokenizer, else the server's usage",
         needs=TOKENS, is_integer=True),
     _record("hidden_token_count", "Hidden Token Count", "tokens", f.hidden_token_count,
-        "reasoning tokens that the server counts and does not send, of requests that have some",
+        "reasoning tokens that the server counts but does not send, of requests that have any",
         "server", needs=USAGE, is_ours=True, in_table=True, is_integer=True),
     _record("input_sequence_length", "Input Sequence Length", "tokens", f.count_of("input_tokens"),
         "input tokens", "dataset, else the server's usage", needs=TOKENS, in_table=True,
@@ -301,35 +302,35 @@ _TOKEN_COUNTS = (
         needs=USAGE, is_integer=True),
     _record("usage_completion_tokens", "Usage Completion Tokens", "tokens",
         f.count_of("usage_completion_tokens"),
-        "completion_tokens of the server's usage, with reasoning_tokens where they are beside them",
+        "completion_tokens of the server's usage, plus reasoning_tokens if it reports them "
+        "separately",
         "server", needs=USAGE, is_integer=True),
     _record("usage_total_tokens", "Usage Total Tokens", "tokens", f.usage_total_tokens,
         "usage_prompt_tokens + usage_completion_tokens", "server", needs=USAGE, is_integer=True),
     _record("usage_prompt_cache_read_tokens", "Usage Prompt Cache Read Tokens", "tokens",
-        f.read_from_cache, "prompt tokens from a cache (cached_tokens and its other names), of "
-        "requests whose usage states them, and no more of them than prompt tokens", "server",
+        f.read_from_cache, "prompt tokens read from a cache (cached_tokens or its equivalent), of "
+        "requests whose usage reports them, and no more of them than prompt tokens", "server",
         better=HIGHER, needs=USAGE, is_integer=True),
     _record("usage_prompt_cache_write_tokens", "Usage Prompt Cache Write Tokens", "tokens",
-        f.count_of("cache_write_tokens"), "prompt tokens that were written to a cache, of requests "
-        "whose usage states them", "server", needs=USAGE, is_integer=True),
+        f.count_of("cache_write_tokens"), "prompt tokens written to a cache, of requests whose "
+        "usage reports them", "server", needs=USAGE, is_integer=True),
     _record("usage_prompt_cache_miss_tokens", "Usage Prompt Cache Miss Tokens", "tokens",
         f.missed_by_cache, "usage_prompt_tokens - usage_prompt_cache_read_tokens", "server",
         needs=USAGE, is_integer=True),
     _record("usage_prompt_cache_read_pct", "Usage Prompt Cache Read %", "%", f.cache_read_share,
-        "usage_prompt_cache_read_tokens / usage_prompt_tokens of each request; the share of the "
-        "run is cached_token_share", "server", better=HIGHER, needs=USAGE),
+        "usage_prompt_cache_read_tokens / usage_prompt_tokens of each request; cached_token_share "
+        "is the share over the run", "server", better=HIGHER, needs=USAGE),
     _record("spec_decode_steps", "Spec Decode Steps", "count", f.count_of("spec_steps"),
-        "steps of speculation, of requests for which the server states them", "server",
+        "speculative decoding steps, of requests for which the server reports them", "server",
         needs=USAGE, is_integer=True),
     _record("spec_decode_draft_tokens", "Draft Tokens", "tokens",
-        f.count_of("spec_drafted_tokens"), "drafted tokens", "server", needs=USAGE,
-        is_integer=True),
+        f.count_of("spec_drafted_tokens"), "draft tokens", "server", needs=USAGE, is_integer=True),
     _record("spec_decode_accepted_draft_tokens", "Accepted Draft Tokens", "tokens",
-        f.count_of("spec_accepted_tokens"), "drafted tokens that were accepted", "server",
+        f.count_of("spec_accepted_tokens"), "draft tokens that were accepted", "server",
         needs=USAGE, is_integer=True),
     _record("spec_decode_acceptance_length", "Acceptance Length", "ratio", f.acceptance_length,
-        "1 + spec_decode_accepted_draft_tokens / spec_decode_steps of each request; that of the "
-        "run is spec_decode_token_weighted_acceptance_length", "server", better=HIGHER,
+        "1 + spec_decode_accepted_draft_tokens / spec_decode_steps of each request; "
+        "spec_decode_token_weighted_acceptance_length is that of the run", "server", better=HIGHER,
         needs=USAGE, other_unit="tokens"),
     _record("spec_decode_draft_acceptance_rate", "Draft Acceptance Rate", "%", f.acceptance_rate,
         "spec_decode_accepted_draft_tokens / spec_decode_draft_tokens of each request", "server",
@@ -343,9 +344,9 @@ _TOKEN_COUNTS = (
         "|output_sequence_length - usage_completion_tokens| / output_sequence_length",
         "tokenizer and server", needs=USAGE),
     _record("requested_osl", "Requested OSL", "tokens", f.requested_osl,
-        "output tokens that the request asks for", "dataset", needs=TOKENS, is_integer=True),
+        "requested output tokens", "dataset", needs=TOKENS, is_integer=True),
     _record("osl_mismatch_diff_pct", "OSL Mismatch Diff %", "%", f.osl_mismatch,
-        "(output_sequence_length - requested_osl) / requested_osl; negative: too few",
+        "(output_sequence_length - requested_osl) / requested_osl; negative if too short",
         "dataset and tokenizer, else the server's usage", needs=TOKENS),
 )
 
@@ -354,18 +355,19 @@ _CLIENT = (
     _record("schedule_lag", "Schedule Lag", "ms", f.schedule_lag, "start - due", WRITE,
         population=Population.SENT, better=LOWER, is_ours=True, in_table=True),
     _record("receive_lag", "Receive Lag", "ms", f.duration_of("receive_lag_ns"),
-        "our code - kernel stamp, largest over the request's reads", KERNEL,
+        "time at which the client handles a read - its kernel stamp, largest of the request",
+        KERNEL,
         population=Population.SENT, better=LOWER, is_ours=True),
     _record("stamp_uncertainty", "Stamp Uncertainty", "ms", f.stamp_uncertainty,
-        "stamp - previous poll, of a merged read that holds the first token (last content "
-        "without streaming)", KERNEL,
+        "kernel stamp - previous poll, of a merged read that contains the first token (without "
+        "streaming, the last content)", KERNEL,
         population=Population.SENT, better=LOWER, is_ours=True),
 )
 
 # The parts of the exchange, with the names that AIPerf took from k6.
 _HTTP = (
     _record("http_req_connecting", "HTTP Connecting", "ms", f.connecting,
-        "TCP connect + TLS handshake, of every attempt; 0 on a connection that was there",
+        "TCP connect + TLS handshake, of all attempts; 0 on an existing connection",
         "worker's clock",
         better=LOWER),
     _record("http_req_connection_overhead", "HTTP Connection Overhead", "ms", f.connecting,
@@ -373,10 +375,10 @@ _HTTP = (
     _record("http_req_connection_reused", "HTTP Connection Reused", "ratio",
         f.connection_reused, "1 on a reused connection, else 0", "worker", is_integer=True),
     _record("http_req_sending", "HTTP Sending", "ms", f.since_write("sent_wall_ns"),
-        "after the last byte is written - before the first", "worker's clock", better=LOWER),
+        "last byte written - first byte written", "worker's clock", better=LOWER),
     _record("http_req_waiting", "HTTP Waiting (TTFB)", "ms", f.http_waiting,
-        "end of the response's headers - last byte written; 0 if the headers came first", KERNEL,
-        better=LOWER),
+        "end of the response's headers - last byte written; 0 if the headers arrived first",
+        KERNEL, better=LOWER),
     _record("http_req_receiving", "HTTP Receiving", "ms", f.between("ack_wall_ns", "end_wall_ns"),
         "last byte - end of the response's headers", KERNEL, better=LOWER),
     _record("http_req_duration", "HTTP Duration (excl. conn)", "ms",
@@ -388,18 +390,18 @@ _HTTP = (
     _record("http_req_data_received", "HTTP Data Received", "KB", f.size_of("bytes_in"),
         "bytes read / 1024", "worker"),
     _record("http_req_chunks_received", "HTTP Chunks Received", "count", f.number_of("reads"),
-        "reads of the socket", "worker", is_integer=True),
+        "reads from the socket", "worker", is_integer=True),
     _record("content_chunk_count", "Content Chunks", "count", f.content_chunk_count,
-        "events that carry content; a chunk is not a token", "record processor", needs=STREAM,
+        "events with content, each of any number of tokens", "record processor", needs=STREAM,
         is_ours=True, is_integer=True),
 )
 
 # One number each, over the whole phase.
 _SCALARS = (
     _scalar("request_throughput", "Request Throughput", "requests/sec", Rate(("request_count",)),
-        "request_count / benchmark_duration: failures take time and are not counted",
+        "request_count / benchmark_duration; failed requests take time but do not count",
         better=HIGHER, in_table=True, in_slices=True, side_by_side=("avg",)),
-    _scalar("request_count", "Request Count", "requests", ADDED, "completed requests",
+    _scalar("request_count", "Request Count", "requests", ADDED, "successful requests",
         in_table=True, in_slices=True, side_by_side=("avg",)),
     _scalar("error_request_count", "Error Request Count", "requests", ADDED,
         "requests that ended in an error", better=LOWER, in_table=True, in_slices=True,
@@ -411,42 +413,42 @@ _SCALARS = (
         "error_request_count / completed_request_count", better=LOWER, in_slices=True,
         side_by_side=("avg",)),
     _scalar("quality_score", "Quality Score", "%", MEASURED,
-        "right answers / questions of the quality gate after the load that have a grader, repeats "
-        "and questions without an answer included", better=HIGHER, is_ours=True, in_table=True),
+        "correct answers / graded questions of the quality gate after the load, including repeats "
+        "and unanswered questions", better=HIGHER, is_ours=True, in_table=True),
     _scalar("scale_decision_time", "Scaling Decision Time", "sec", MEASURED,
-        "longest time from a planned increase of the load to the decision for more replicas",
+        "longest time from a planned load increase to the decision to add replicas",
         better=LOWER, is_ours=True, in_table=True),
     _scalar("scale_up_time", "Scale-up Time", "sec", MEASURED,
-        "longest time from a decision for more replicas until all of them are ready; absent if "
-        "some never were", better=LOWER, is_ours=True, in_table=True),
+        "longest time from a decision to add replicas until all of them are ready; absent if one "
+        "never became ready", better=LOWER, is_ours=True, in_table=True),
     _scalar("scale_use_time", "Time From Ready to First Token", "sec", MEASURED,
-        "longest time from the readiness of the last replica of a decision until all of them have "
-        "given a token; absent if some have not", better=LOWER, is_ours=True, in_table=True),
+        "longest time from when all replicas of a scaling decision are ready until each has "
+        "generated a token; absent if one never did", better=LOWER, is_ours=True, in_table=True),
     _scalar("scale_recovery_time", "Time Until SLO Holds Again", "sec", MEASURED,
-        "longest time from an increase of the load that led to more replicas until, over 10 s and "
-        "for 30 s, 95% of the due requests are within the limits of slo.goodput, or else of "
-        "slo.objectives; absent if that is not reached",
+        "longest time from a load increase that added replicas until 95% of the due requests in "
+        "each 10 s window meet slo.goodput (without it, slo.objectives) and do so for 30 s; absent "
+        "if that never happens",
         better=LOWER, is_ours=True, in_table=True),
-    _scalar("idle_gpu_time", "GPU Time Without Work", "sec", ADDED,
-        "GPUs of each replica that came up during the load * time from its node to its first token",
+    _scalar("idle_gpu_time", "Idle GPU Time", "sec", ADDED,
+        "sum over replicas created during the load: GPUs x time from scheduling to first token",
         better=LOWER, is_ours=True, in_table=True),
     _scalar("event_lost_requests", "Requests Lost to Events", "requests", ADDED,
-        "requests without a whole response that were due, or in flight, between an event and the "
-        "next one", better=LOWER, is_ours=True, in_table=True),
+        "requests without a complete response that were due or in flight between an event and "
+        "the next one", better=LOWER, is_ours=True, in_table=True),
     _scalar("event_token_gap", "Longest Gap After an Event", "sec", MEASURED,
-        "longest time without a token of a completed request after an event; of each request the "
-        "first, the second and the last token are known", better=LOWER, is_ours=True,
-        in_table=True),
+        "longest time after an event in which no completed request received its first, second or "
+        "last token", better=LOWER, is_ours=True, in_table=True),
     _scalar("event_recovery_time", "Recovery Time", "sec", MEASURED,
-        "longest time from an event after which, over 10 s and for 30 s, the share of requests "
-        "that complete stays at 95% of that before it, and 95% of the first tokens come within "
-        "their limit; absent if that is not reached", better=LOWER, is_ours=True, in_table=True),
-    _scalar("event_slo_debt", "SLO Debt of Events", "sec", MEASURED,
-        "requests after an event beyond the SLO, without the share before it / rate of due "
-        "requests before it", better=LOWER, is_ours=True, in_table=True),
+        "longest time from an event until, in each 10 s window and for 30 s, the completed share "
+        "of requests is at least 95% of that before the event, and 95% of first tokens arrive "
+        "within their limit; absent if that never happens", better=LOWER, is_ours=True,
+        in_table=True),
+    _scalar("event_slo_debt", "SLO Debt After Events", "sec", MEASURED,
+        "requests that miss the SLO after an event, beyond the share that missed it before / rate "
+        "of due requests before it", better=LOWER, is_ours=True, in_table=True),
     _scalar("benchmark_duration", "Benchmark Duration", "sec", MEASURED,
-        "start of the load to the stop or the last end of anything that was tried, failures "
-        "included, whichever is later; on the timing manager's clock", in_table=True),
+        "from the start of the load to the stop or to the end of the last attempt, failures "
+        "included, whichever is later; by the timing manager's clock", in_table=True),
     _scalar("output_token_throughput", "Output Token Throughput", "tokens/sec",
         Rate(("total_osl",)),
         "total_osl / benchmark_duration", better=HIGHER, needs=TOKENS, in_table=True,
@@ -462,7 +464,7 @@ _SCALARS = (
     _scalar("total_osl", "Total Output Sequence Length", "tokens", Sum(f.count_of("output_tokens")),
         "sum of OSL", needs=TOKENS, in_slices=True),
     _scalar("total_output_tokens", "Total Output Tokens", "tokens", ADDED,
-        "sum of output_token_count; absent if that of a request is", needs=TOKENS),
+        "sum of output_token_count; absent if any request lacks it", needs=TOKENS),
     _scalar("total_reasoning_tokens", "Total Reasoning Tokens", "tokens",
         Sum(f.reasoning_token_count),
         "sum of reasoning_token_count", needs=TOKENS),
@@ -485,18 +487,18 @@ _SCALARS = (
         "tokens", Sum(f.missed_by_cache), "sum of usage_prompt_cache_miss_tokens", needs=USAGE),
     _scalar("overall_usage_prompt_cache_read_pct", "Overall Usage Prompt Cache Read %", "%",
         Derived(_cache_read_pct),
-        "100 x total_usage_prompt_cache_read_tokens / total_usage_prompt_tokens, as if requests "
-        "that state no cached tokens had none", better=HIGHER, needs=USAGE),
+        "100 x total_usage_prompt_cache_read_tokens / total_usage_prompt_tokens; requests that "
+        "report no cached tokens count as 0", better=HIGHER, needs=USAGE),
     _scalar("cached_token_share", "Cached Token Share", "ratio", Derived(_cached_share),
-        "total_usage_prompt_cache_read_tokens / the prompt tokens of the same requests: a ratio of "
-        "sums", better=HIGHER, needs=USAGE, is_ours=True, in_table=True, in_slices=True),
-    _scalar("cached_token_request_count", "Requests With Cached Tokens Stated", "requests",
+        "total_usage_prompt_cache_read_tokens / sum of the prompt tokens of the same requests",
+        better=HIGHER, needs=USAGE, is_ours=True, in_table=True, in_slices=True),
+    _scalar("cached_token_request_count", "Requests Reporting Cached Tokens", "requests",
         Sum(f.states_cached), "requests with usage_prompt_cache_read_tokens", needs=USAGE,
         is_ours=True),
     _scalar("cached_token_coverage", "Cached Token Coverage", "ratio",
         Derived(_divided("cached_token_request_count", "request_count")),
-        "cached_token_request_count / request_count: the part of the run that cached_token_share "
-        "is of", needs=USAGE, is_ours=True),
+        "cached_token_request_count / request_count: share of requests that cached_token_share "
+        "covers", needs=USAGE, is_ours=True),
     _scalar("total_spec_decode_steps", "Total Spec Decode Steps", "count",
         Sum(f.count_of("spec_steps")), "sum of spec_decode_steps", needs=USAGE),
     _scalar("total_draft_tokens", "Total Draft Tokens", "tokens",
@@ -513,99 +515,102 @@ _SCALARS = (
         better=HIGHER, needs=USAGE, in_table=True),
     _scalar("usage_discrepancy_count", "Usage Discrepancy Count", "requests",
         Sum(f.usage_discrepancy),
-        "requests whose input or output count is over 10% off the server's usage", needs=USAGE),
+        "requests whose input or output token count differs from the server's usage by over 10%",
+        needs=USAGE),
     _scalar("osl_mismatch_count", "OSL Mismatch Count", "requests", Sum(f.has_osl_mismatch),
-        "requests whose output length is off requested_osl by more than 5% or 50 tokens, whichever "
-        "is less", needs=TOKENS),
+        "requests whose output length differs from requested_osl by more than 5% or 50 tokens, "
+        "whichever is less", needs=TOKENS),
     _scalar("goodput", "Goodput", "requests/sec", Rate(("good_request_count",)),
         "good_request_count / benchmark_duration", better=HIGHER, in_table=True,
         side_by_side=("avg",)),
     _scalar("good_request_count", "Good Request Count", "requests", ADDED,
-        "completed requests within every limit of slo.goodput; a failure is bad, a missing "
-        "metric too",
+        "completed requests that meet every limit of slo.goodput; a request without one of its "
+        "metrics does not",
         better=HIGHER),
     _scalar("steady_state_request_throughput", "Steady State Request Throughput", "requests/sec",
         MEASURED,
-        "completed requests, each by the share of its time within [end of ramp, stop], / its "
-        "length; the stop is when the duration is over or the last request starts, whichever is "
-        "first, or when the first request that was cancelled started if that is in the second "
-        "half; absent if none ended within",
+        "completed requests in [end of ramp, stop], each weighted by the share of its time in this "
+        "interval, / length of the interval; the stop is the end of the duration or the start of "
+        "the last request, whichever is earlier, or the start of the first cancelled request if "
+        "that is in the second half; absent if no request ended in the interval",
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("requested_rate", "Requested Rate", "requests/sec", ADDED,
-        "load.request_rate; of conversations the rate of these",
+        "load.request_rate; conversations per second if requests belong to conversations",
         source="config", is_ours=True),
     _scalar("achieved_rate", "Achieved Rate", "requests/sec", MEASURED,
-        "requested_rate x rate_achievement; of a load that ends by time x the arrivals that were "
-        "drawn / those that the rate makes expected; of conversations x due requests / "
-        "conversations, and at most due requests / time until the last was due if no stop ends "
-        "the load",
+        "requested_rate x rate_achievement; if the load ends by time, also x arrivals drawn / "
+        "arrivals expected at this rate; for conversations, also x due requests / conversations, "
+        "and at most due requests / time until the last one was due if no stop ends the load",
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("rate_achievement", "Achieved / Due Rate", "ratio", MEASURED,
-        "written / due x min(1, span of due times / span of starts); a request whose connection "
-        "failed was not written; with load.user_centric at most written / (rate x time until the "
-        "stop)", better=HIGHER,
-        is_ours=True),
-    _scalar("concurrency_achievement", "Held / Asked Concurrency", "ratio", MEASURED,
-        "slot time in use / slot time asked for, each worker over [end of ramp, stop]",
+        "written / due requests x min(1, span of due times / span of starts); a request whose "
+        "connection failed counts as not written; with load.user_centric at most written / (rate x "
+        "time until the stop)", better=HIGHER, is_ours=True),
+    _scalar("concurrency_achievement", "Achieved / Requested Concurrency", "ratio", MEASURED,
+        "slot time in use / slot time requested, of each worker over [end of ramp, stop]",
         better=HIGHER, is_ours=True),
     _scalar("unsent_request_count", "Unsent Requests", "requests", ADDED,
-        "due before the stop, first byte not written by it", source="accounts", better=LOWER,
-        is_ours=True, in_table=True),
+        "requests that were due before the stop but not begun to be written by then",
+        source="accounts", better=LOWER, is_ours=True, in_table=True),
     _scalar("cancelled_request_count", "Cancelled Requests", "requests", ADDED,
-        "written, then cut by the end of the grace period or by the user", better=LOWER,
+        "requests that were written, then cancelled by the end of the grace period or by the user",
+        better=LOWER,
         is_ours=True, in_table=True),
     _scalar("abandoned_request_count", "Abandoned Requests", "requests", ADDED,
-        "written, then left by their clients, as load.cancellation asks for; absent without it",
+        "requests whose clients disconnected early, as load.cancellation specifies; absent "
+        "without it",
         is_ours=True, in_table=True),
     _scalar("context_overflow_count", "Context Overflow Count", "requests", ADDED,
-        "errors of kind context_overflow: prompts that the server calls too long", better=LOWER),
+        "errors of kind ContextOverflow: prompts that the server refuses as too long",
+        better=LOWER),
     _scalar("timed_out_request_count", "Timed Out Requests", "requests", ADDED,
-        "errors of kind timeout", better=LOWER, is_ours=True),
+        "errors of kind Timeout", better=LOWER, is_ours=True),
     _scalar("lost_request_count", "Lost Requests", "requests", ADDED,
-        "credits and records that went with a lost process", source="accounts", better=LOWER,
+        "credits or records lost with a process", source="accounts", better=LOWER,
         is_ours=True),
     _scalar("capped_request_count", "Capped Requests", "requests", ADDED,
-        "waited for the concurrency cap, a prefill slot or the connection limit", better=LOWER,
-        is_ours=True),
+        "requests that waited for the concurrency cap, a prefill slot or the connection limit",
+        better=LOWER, is_ours=True),
     _scalar("blocked_request_count", "Blocked Requests", "requests", Sum(f.is_blocked),
-        "turns of load.user_centric that were due before the response to the turn before had "
-        "ended, and waited for it; absent if there is none",
+        "turns of load.user_centric that were due before the previous response had ended, and "
+        "waited for it; absent if there are none",
         better=LOWER, is_ours=True, in_table=True, population=Population.DUE),
     _scalar("retried_request_count", "Retried Requests", "requests", ADDED,
-        "to be sent again, since the server had closed the reused connection before they arrived",
+        "requests to be sent again because the server closed the reused connection before they "
+        "arrived",
         source="accounts", is_ours=True),
     _scalar("connected_request_count", "Connected Requests", "requests", Count(f.has_connected),
-        "waited for a new connection, which is part of their latencies", is_ours=True,
-        population=Population.SENT),
+        "requests that waited for a new connection; their latencies include this wait",
+        is_ours=True, population=Population.SENT),
     _scalar("preconnected_request_count", "Preconnected Requests", "requests",
         Count(f.has_preconnected),
-        "were the first on a connection that had been made ahead of need: their latencies are "
-        "without connecting", is_ours=True, population=Population.SENT),
+        "first requests on a connection opened in advance; their latencies include no connection "
+        "time", is_ours=True, population=Population.SENT),
     _scalar("unstamped_request_share", "Unstamped Requests", "%", MEASURED,
-        "requests with a read that has no kernel stamp", better=LOWER, is_ours=True),
+        "share of requests with a read without a kernel stamp", better=LOWER, is_ours=True),
     _scalar("distinct_prompt_count", "Distinct Prompts", "count", MEASURED,
-        "dataset entries that were sent; fewer than requests means prompts were reused",
+        "dataset entries that were sent; fewer than the requests if prompts were reused",
         is_ours=True),
     _scalar("requests_per_prompt", "Requests per Prompt", "requests",
         Derived(lambda numbers: (numbers["request_count"] + numbers["error_request_count"])
             / numbers["distinct_prompt_count"]),
-        "(request_count + error_request_count) / distinct_prompt_count: over 1, caches may hold "
-        "prompts of the run", is_ours=True),
+        "(request_count + error_request_count) / distinct_prompt_count; above 1, a cache may "
+        "contain prompts of this run", is_ours=True),
     _scalar("max_concurrency", "Maximum Concurrency", "requests", MEASURED,
-        "largest number in flight at once", is_ours=True),
+        "highest number of requests in flight", is_ours=True),
 )
 
 # Per GPU, per kW and per dollar: of the whole load, over all GPUs of the target.
 _ECONOMICS = (
     _scalar("gpu_count", "GPUs", "count", ADDED,
-        "economics.gpus, else the GPUs of telemetry, else those of the stack's own target",
+        "economics.gpus, else the GPUs in telemetry, else those of the stack's own target",
         "config, telemetry", is_ours=True, in_table=True),
     _scalar("price_per_gpu_hour", "Price per GPU Hour", "USD", MEASURED,
         "economics.price_per_gpu_hour", "config", is_ours=True),
     _scalar("kw_per_gpu", "Power per GPU, All-In", "kW", MEASURED, "economics.kw_per_gpu",
         "config", is_ours=True),
     _scalar("gpu_joules", "GPU Energy", "J", ADDED,
-        "energy of all GPUs under load: by their counters, else the integral of their power",
+        "energy of all GPUs during the load, from their counters, else the integral of their power",
         "telemetry", is_ours=True),
     *(
         _scalar(f"{kind}_token_throughput_per_{tag}", f"{name} Tokens per {word}",
@@ -643,8 +648,8 @@ _ECONOMICS = (
 
 _TIMED = (
     Metric("effective_concurrency", "Effective Concurrency", "requests", Kind.TIMED,
-        "requests in flight, from start to last byte, over [phase start, stop], or to the last end "
-        "when the credits ran out first", KERNEL,
+        "requests in flight, from start to last byte, over [phase start, stop]; until the last "
+        "request ends if the credits run out first", KERNEL,
         in_table=True),
 )
 # fmt: on

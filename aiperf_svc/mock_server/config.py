@@ -37,69 +37,69 @@ class MockServerConfig:
     """Settings of one mock server. Raises MockServerConfigError for an invalid value."""
 
     host: str = _option("127.0.0.1", "addresses to listen on, separated by commas")
-    port: int = _option(0, "port to listen on; 0 takes a free one")
+    port: int = _option(0, "port to listen on; 0 selects a free one")
     ports: int = _option(
-        1, "number of ports, consecutive from --port (each one free if --port is 0)"
+        1, "number of ports, consecutive from --port on, or free ones if --port is 0"
     )
-    processes: int = _option(1, "serving processes; they share every port")
+    processes: int = _option(1, "number of serving processes, which share every port")
     model: str = _option("mock-model", "model name that /v1/models lists")
     strict_model: bool = _option(False, "refuse requests for any other model with 404")
     ttft: str = _option(
         "0",
-        "time to first token: 20ms, or a distribution such as normal:20ms,2ms; 0 is at once",
+        "time to first token: 20ms, or a distribution such as normal:20ms,2ms; 0 is immediate",
         flag="normal:50ms,10ms",
     )
     itl: str = _option(
         "0",
-        "time between tokens: 5ms, exp:5ms, uniform:2ms,8ms, lognormal:5ms,0.5; 0 is none",
+        "time between tokens: 5ms, exp:5ms, uniform:2ms,8ms, lognormal:5ms,0.5; 0 is no delay",
         flag="10ms",
     )
     tokens: int = _option(32, "tokens of a response; a request's max_tokens can make it shorter")
-    force_tokens: bool = _option(
-        False, "always give --tokens tokens, whatever the request asks for"
-    )
+    force_tokens: bool = _option(False, "always send --tokens tokens, regardless of the request")
     slots: int = _option(
-        0, "responses made at once; further requests wait in order of arrival; 0 is no limit"
+        0, "concurrent responses; other requests wait in order of arrival; 0 is no limit"
     )
     reasoning_tokens: int = _option(
-        0, "reasoning tokens before the response (not completions and generate)"
+        0, "reasoning tokens before the response (not for completions and generate)"
     )
     role_chunk: bool = _option(False, "send the role in a chunk of its own before the first token")
     usage: str = _option(
-        "requested", "when a stream carries usage", choices=("requested", "always", "never")
+        "requested", "when streams include usage", choices=("requested", "always", "never")
     )
     tool_calls: int = _option(
-        0, "tool calls of a response to a request that offers tools and does not end with a result"
+        0,
+        "tool calls in responses to requests that offer tools and do not end with a result",
     )
-    refusals: bool = _option(False, "refuse to answer: the texts of the chat API are refusals")
+    refusals: bool = _option(False, "refuse to answer: send the text of the chat API as a refusal")
     check_history: bool = _option(
-        False, "refuse histories that a real API would, or whose responses are not those sent"
+        False, "refuse histories that a real API would refuse, or with responses that were not sent"
     )
     prefix_cache_block: int = _option(
-        0, "words of a block of a prefix cache, whose hits the usage states; 0 is no cache"
+        0, "words per block of a prefix cache, whose hits the usage reports; 0 is no cache"
     )
     max_model_len: int = _option(
-        0, "tokens of the context: a longer prompt and output get status 400; 0 is no limit"
+        0,
+        "context length in tokens; a longer prompt with output gets status 400; 0 is no limit",
     )
-    embedding_dimensions: int = _option(8, "numbers in an embedding")
+    embedding_dimensions: int = _option(8, "dimensions of an embedding")
     seed: int = _option(0, "seed of all random choices; each process derives its own")
     error_rate: float = _option(0.0, "share of requests that get --error-status")
-    error_status: int = _option(500, "status of the responses that --error-rate makes")
-    cut_rate: float = _option(0.0, "share of requests whose connection is cut half way")
+    error_status: int = _option(500, "HTTP status that --error-rate returns")
+    cut_rate: float = _option(0.0, "share of requests whose connection is cut halfway")
     hang_rate: float = _option(0.0, "share of requests that never get a response")
     malformed_rate: float = _option(0.0, "share of requests that get malformed JSON")
     slow_start: str = _option("0", "return 503 to everything for this long after the start")
-    respawn: str = _option("0", "replace a serving process that dies, this long after; 0: stop")
+    respawn: str = _option("0", "replace a serving process this long after it dies; 0 is to stop")
     freeze_at: str = _option("0", "begin the freeze this long after the first request")
     freeze_for: str = _option("0", "serve nothing at all for this long; 0 is no freeze")
-    keepalive_timeout: str = _option("0", "close a connection idle for this long; 0 is never")
+    keepalive_timeout: str = _option("0", "close connections idle for this long; 0 is never")
     refuse: str = _option("", "refuse bodies with these members, separated by commas; status 400")
     api_key: str = _option("", "require `Authorization: Bearer KEY`; 401 otherwise")
-    http2: bool = _option(False, "also speak HTTP/2: by ALPN over TLS, by prior knowledge without")
+    http2: bool = _option(False, "also serve HTTP/2: by ALPN over TLS, by prior knowledge without")
     tls_cert: str = _option("", "PEM file of the certificate chain; turns TLS on")
     tls_key: str = _option("", "PEM file of the private key")
     truth: bool = _option(False, "keep one row per request with its arrival and send times")
-    truth_limit: int = _option(2_000_000, "most chunk times, and most rows, that a process keeps")
+    truth_limit: int = _option(2_000_000, "limit on chunk times, and on rows, that a process keeps")
     json: bool = _option(False, "print the address as one JSON object")
     owner_fd: int = _option(-1, "stop when this inherited pipe reaches its end; -1 is none")
 

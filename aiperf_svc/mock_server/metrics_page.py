@@ -81,19 +81,24 @@ def render(
         lines.append(f"{name}{{{labels}}} {value}")
 
     running = counters["in_flight"] - waiting
-    add("vllm:num_requests_running", "gauge", "Requests that are being responded to.", running)
-    add("vllm:num_requests_waiting", "gauge", "Requests that wait for a slot.", waiting)
+    add("vllm:num_requests_running", "gauge", "Requests in progress.", running)
+    add("vllm:num_requests_waiting", "gauge", "Requests waiting for a slot.", waiting)
     done = counters["completed"]
-    add("vllm:request_success_total", "counter", "Requests responded to in whole.", done)
-    add("vllm:request_success_created", "gauge", "When it began to count.", started_s)
+    add("vllm:request_success_total", "counter", "Completed requests.", done)
+    add("vllm:request_success_created", "gauge", "Time at which the counter started.", started_s)
     if values is None:
         return "\n".join(lines) + "\n"
     prompt, generated, queries, hits, ttft_ns, *counts = values
-    add("vllm:prompt_tokens_total", "counter", "Prompt tokens of whole responses.", prompt)
-    add("vllm:generation_tokens_total", "counter", "Tokens of whole responses.", generated)
+    add("vllm:prompt_tokens_total", "counter", "Prompt tokens of completed requests.", prompt)
+    add("vllm:generation_tokens_total", "counter", "Tokens of completed requests.", generated)
     if queries:
-        add("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", queries)
-        add("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", hits)
+        add(
+            "vllm:prefix_cache_queries_total",
+            "counter",
+            "Prompt tokens looked up in the cache.",
+            queries,
+        )
+        add("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", hits)
     lines += [f"# HELP {TTFT} Time to first token in seconds.", f"# TYPE {TTFT} histogram"]
     total = 0
     for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):

@@ -351,7 +351,7 @@ def _image_params(model: str, data: dict[str, object]) -> RequestParams:
     is_stream = data.get("stream") is True
     pictures = _count(data, "partial_images") + 1 if is_stream else _count(data, "n") or 1
     if is_stream and data.get("n", 1) != 1:
-        raise BadRequest(400, "n is not 1, and a stream is one picture")
+        raise BadRequest(400, "n is not 1, and a stream is one image")
     found = _whole_params(IMAGES, model, prompt, inputs=pictures)
     return found._replace(is_stream=is_stream, tokens=pictures if is_stream else 0)
 

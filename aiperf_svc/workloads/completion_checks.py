@@ -23,7 +23,7 @@ def steps(e: StepEvidence) -> Reason:
         unit="steps",
         text=f"{done:,} of {e.planned:,} steps succeeded"
         + (f"; {missing:,} were not run{why}" if missing else ""),
-        remedy="let the run come to its end",
+        remedy="let the run finish",
     )
 
 
@@ -36,7 +36,7 @@ def step_failed(e: StepEvidence) -> Reason:
         len(failed),
         unit="steps",
         text=f"failed steps: {len(failed):,}{first}" if failed else "no step failed",
-        remedy="look at what the step left under raw/",
+        remedy="check the files of the step under raw/",
     )
 
 
@@ -52,7 +52,7 @@ def retried(e: StepEvidence) -> Reason | None:
         0.0,
         unit="attempts",
         text=f"failed attempts that were repeated: {len(retried):,}{first}",
-        remedy="find out why it fails at times: the numbers are of the attempts that succeeded",
+        remedy="find out why attempts fail: the numbers are only from those that succeeded",
     )
 
 
@@ -75,7 +75,7 @@ def exit_codes(e: StepEvidence) -> Reason:
         len(bad),
         unit="commands",
         text=f"commands that did not exit with 0: {len(bad):,}{first}",
-        remedy="look at the command's standard error under raw/",
+        remedy="check the command's standard error under raw/",
     )
 
 
@@ -90,7 +90,7 @@ def values(e: StepEvidence) -> Reason | None:
         len(without),
         unit="steps",
         text=f"{len(without):,} of {len(e.counted):,} measured steps have no {tag}",
-        remedy="look at the tool's output under raw/",
+        remedy="check the tool's output under raw/",
     )
 
 
@@ -103,10 +103,10 @@ def rank_lost(e: StepEvidence) -> Reason:
         "rank-lost",
         len(lost),
         unit="ranks",
-        text=f"rank{'s' * (len(lost) > 1)} {names} did not report a step in which they took part"
+        text=f"no report of a step from rank{'s' * (len(lost) > 1)} {names}"
         if lost
         else "every rank reported each of its steps",
-        remedy="look at the rank's pod or process: its last state, its node, its log",
+        remedy="check the rank's pod or process: its last state, its node, its log",
     )
 
 
@@ -119,6 +119,6 @@ def oom(e: StepEvidence) -> Reason:
         "oom",
         count,
         unit="processes",
-        text=f"processes of the ranks that the kernel killed for lack of memory: {count:,}{where}",
+        text=f"processes of ranks that the kernel killed for lack of memory: {count:,}{where}",
         remedy="raise the memory of the ranks (deployment.pods.rank), or make the workload smaller",
     )

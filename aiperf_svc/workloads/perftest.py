@@ -28,13 +28,13 @@ class PerftestSpec(WorkloadSpec):
     """Keys of all tests of perftest."""
 
     mode: Literal["read", "write"] = "write"
-    """Whether the client reads the server's memory or writes into it."""
+    """Whether the client reads from the server's memory or writes to it."""
     iterations: Annotated[int, Field(ge=5, le=10**9)] = 1000
     """Iterations for each message size."""
     port: Annotated[int, Field(ge=1024, le=65_535)] = 18515
-    """Port through which client and server find each other."""
+    """Port on which the client connects to the server."""
     extra_args: tuple[Argument, ...] = ()
-    """Further arguments of both ends, such as `--tclass=106`."""
+    """Additional arguments for client and server, such as `--tclass=106`."""
 
 
 SpecT = TypeVar("SpecT", bound=PerftestSpec)

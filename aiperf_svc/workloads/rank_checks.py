@@ -54,7 +54,7 @@ def _length(attempt: Attempt) -> Reason:
         TOO_SHORT if is_short else TOO_LONG,
         text=f"{attempt.name} took {significant(length_ns / 1e9, 3)} s{where}; expected "
         f"{expected_ns / 1e9:g} s",
-        remedy="look at the tool's output under raw/: did it end early, or wait for something?",
+        remedy="check the tool's output under raw/: did it end early, or wait for something?",
     )
 
 
@@ -74,7 +74,9 @@ def tool_versions(e: StepEvidence) -> Reason | None:
         float(len(found) - 1),
         0.0,
         unit="versions",
-        text=f"the ranks ran different versions: {names}" if len(found) > 1 else f"all ran {names}",
+        text=f"the ranks ran different versions: {names}"
+        if len(found) > 1
+        else f"all ranks ran {names}",
         remedy="give all ranks the same image",
     )
 
@@ -97,7 +99,7 @@ def same_node(e: StepEvidence) -> Reason | None:
         if first.node == second.node
     }
     first = min(shared, default=None)
-    text = "each rank of a step had a node of its own"
+    text = "each rank of a step had its own node"
     if first is not None:
         text = f"ranks {first[0]} and {first[1]} were on one node, {first[2]}"
     return expect_none(
@@ -162,7 +164,7 @@ def throttled(e: StepEvidence) -> Reason | None:
             throttled_ns=w.throttled_ns, used_ns=w.cpu_ns, length_ns=length_ns
         ),
         THROTTLED_SHARE,
-        "the CPU quota stopped {place} for {share:.1%} of the step {step}",
+        "the CPU quota throttled {place} for {share:.1%} of the step {step}",
         "raise or remove the CPU limit of the ranks (deployment.pods.rank)",
     )
 
@@ -174,7 +176,7 @@ def cpu_pressure(e: StepEvidence) -> Reason | None:
         "cpu-pressure",
         lambda w, _: w.cpu_pressure,
         CPU_PRESSURE,
-        "tasks of the node of {place} waited for a CPU in {share:.1%} of the step {step}",
+        "tasks on the node of {place} waited for a CPU in {share:.1%} of the step {step}",
         "keep other load off the node, or start fewer processes than it has cores",
     )
 
@@ -186,7 +188,7 @@ def memory_pressure(e: StepEvidence) -> Reason | None:
         "memory-pressure",
         lambda w, _: w.memory_pressure,
         MEMORY_PRESSURE,
-        "tasks of the node of {place} waited for memory in {share:.1%} of the step {step}",
+        "tasks on the node of {place} waited for memory in {share:.1%} of the step {step}",
         "keep other load off the node, or make the workload smaller",
     )
 
@@ -199,7 +201,7 @@ def stolen(e: StepEvidence) -> Reason | None:
         lambda w, length_ns: w.stolen_ns / length_ns,
         STOLEN_SHARE,
         "the host took {share:.1%} of the CPU time of the machine of {place} in the step {step}",
-        "run on machines whose cores are their own (no burstable or shared ones)",
+        "run on machines with dedicated cores (not burstable or shared)",
     )
 
 
@@ -216,7 +218,7 @@ def repetitions(e: StepEvidence) -> Reason | None:
     if not values:
         return None
     if not repeated:
-        return note("repetitions", "one repetition does not show the noise; repetitions: 5 would")
+        return note("repetitions", "one repetition does not show the noise: set repetitions: 5")
     name = max(repeated, key=lambda step: _spread(repeated[step]))
     spread = _spread(repeated[name])
     return graded(
@@ -225,7 +227,7 @@ def repetitions(e: StepEvidence) -> Reason | None:
         SPREAD,
         text=f"{headlines[name]} of {name} differs by {spread:.1%} (standard deviation) over "
         f"{len(repeated[name])} repetitions",
-        remedy="look for what else runs on the nodes; measure for longer or more often",
+        remedy="check what else runs on the nodes; measure for longer, or with more repetitions",
     )
 
 

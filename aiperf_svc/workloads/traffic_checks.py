@@ -42,8 +42,8 @@ def interface_bytes(e: StepEvidence) -> Reason | None:
     if not found:
         return note(
             "interface-bytes",
-            "the tool does not report how many bytes it moved over the network, so the "
-            "interfaces' counters confirm nothing",
+            "the tool does not report how many bytes it transferred, so the interfaces' counters "
+            "cannot confirm its numbers",
         )
     return worst(found)
 
@@ -60,7 +60,7 @@ def _bytes_of(attempt: Attempt) -> Iterator[Reason]:
     if shared and len({w.node for w in attempt.witnesses}) == 1:
         # All traffic between ranks of one machine crosses its loopback interface once.
         carried = max(w.loopback_bytes for w in shared)
-        where = f"by the loopback of {place_of(shared[0])}"
+        where = f"carried by the loopback of {place_of(shared[0])}"
         sent = sum(claim.sent for claim in claims.values())
         received = sum(claim.received for claim in claims.values())
         if sent:
@@ -107,9 +107,9 @@ def _claimed_above(
         "interface-bytes",
         max(claimed - unsent - carried, 0) / carried if carried else 1.0,
         limits,
-        text=f"{attempt.name}: the tool claims {claimed:,} bytes; {carried:,} were seen: {where}",
-        remedy="look at the tool's output under raw/: it moved less over this network than it "
-        "claims, or took another path (shared memory, a device that the kernel does not count)",
+        text=f"{attempt.name}: the tool reports {claimed:,} bytes; {carried:,} were {where}",
+        remedy="check the tool's output under raw/: it transferred less over this network than it "
+        "reports, or used another path (shared memory, a device that the kernel does not count)",
     )
 
 
@@ -123,9 +123,9 @@ def _claimed_below(
         "interface-bytes",
         unclaimed / max(carried, 1),
         (overhead + BYTES_BELOW[0], overhead + BYTES_BELOW[1]),
-        text=f"{attempt.name}: the tool claims {claimed:,} bytes; {carried:,} were seen: "
-        f"{where}; headers explain {overhead:.1%} of them",
-        remedy="keep other traffic away from the ranks, or look whether the tool counts all of its "
+        text=f"{attempt.name}: the tool reports {claimed:,} bytes; {carried:,} were {where}; "
+        f"headers explain {overhead:.1%} of them",
+        remedy="keep other traffic off the interfaces, or check whether the tool counts all of its "
         "own",
     )
 
@@ -138,7 +138,7 @@ def drops(e: StepEvidence) -> Reason | None:
         lambda w: (w.dropped_packets + w.udp_errors, w.interface_rx_bytes + w.interface_tx_bytes),
         DROPPED_SHARE,
         "{count:,} packets were dropped at {place} in the step {step}",
-        "look at the interface's queues and the socket buffers, or send slower",
+        "check the interface's queues and the socket buffers, or lower the send rate",
     )
 
 
@@ -149,7 +149,7 @@ def retransmits(e: StepEvidence) -> Reason | None:
         "retransmits",
         lambda w: (w.tcp_retransmits, w.interface_tx_bytes),
         RETRANSMITTED_SHARE,
-        "TCP sent {count:,} segments again from {place} in the step {step}",
+        "TCP retransmitted {count:,} segments from {place} in the step {step}",
         "look for a lossy link or a full queue between the nodes",
     )
 
@@ -173,5 +173,5 @@ def _packets(
     share, count, witness, attempt = max(found, key=lambda item: item[0])
     filled = text.format(count=count, place=place_of(witness), step=attempt.name)
     if witness.is_shared_network:
-        return note(check, f"{filled}, by other programs on the machine's network")
+        return note(check, f"{filled}, including those of other programs on its network")
     return graded(check, share, limit, text=filled, remedy=remedy)

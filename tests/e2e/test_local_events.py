@@ -53,7 +53,7 @@ def test_killed_server_is_measured_until_it_is_back(tmp_path: Path) -> None:
     page = (artifacts(command.folder) / "report.html").read_text()
     assert "Requests by due time" in page
     assert 'class="band event"' in page
-    assert "Events, by the time at which requests were due" in command.errors
+    assert "Events, by due time of the requests" in command.errors
     command.assert_nothing_is_left()
 
 

@@ -72,7 +72,7 @@ def test_slow_rank_fails_and_leaves_the_pairs(tmp_path: Path) -> None:
         "80.0",
     )
     left_out = [row["reason"] for row in rows if row["verdict"] == "not-measured"]
-    assert left_out == ["left out: it failed the stage one"]
+    assert left_out == ["excluded: it failed the stage one"]
     assert "one: Speed" in (folder / "report.html").read_text()
 
 

@@ -51,7 +51,7 @@ def test_score_below_the_minimum_has_exit_code_4(tmp_path: Path) -> None:
     assert command.code in (ExitCode.SLO_MISSED, ExitCode.VERDICT_INVALID), command.errors
     assert not content["results"]["aiperf_svc"]["quality"]["is_met"]
     if command.code == ExitCode.SLO_MISSED:
-        assert "quality: 10 of 10 right" in content["reason"]
+        assert "quality: 10 of 10 correct" in content["reason"]
 
 
 def test_wrong_file_is_refused_before_the_load(

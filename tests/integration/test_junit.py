@@ -183,7 +183,7 @@ def test_row_without_whole_blocks_has_no_numbers(tmp_path: Path) -> None:
     found = compare_groups([group], Criteria(is_paired=True))
     file.write_bytes(render(comparison_cases(found)))
     (text,) = broken(file).values()
-    assert text == "fewer than 3 whole blocks: noise between blocks unknown"
+    assert text == "fewer than 3 complete blocks: noise between blocks unknown"
 
 
 def compared(file: Path, base: Path, new: Path) -> int:

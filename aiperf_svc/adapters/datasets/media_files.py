@@ -40,7 +40,7 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
         if left < 0:
             most = size_text(core.MOST_BYTES)
             raise DatasetError(
-                f"{place}: {media.reference}: the pictures and sounds of the requests up to this "
+                f"{place}: {media.reference}: the images and sounds of the requests up to this "
                 f"one exceed {most}, the limit in memory; give fewer entries or smaller files"
             )
         return found

@@ -269,14 +269,14 @@ HEADLINES = {
     "invalid": "Do not use these numbers.",
     "client-bound": "Do not use these numbers: the client, not the server, was the limit.",
     UNUSABLE_RESPONSES: "Do not use these numbers: the target sent too few usable responses.",
-    TARGET_FAILING: "Do not use these numbers: the target failed too many of the requests.",
+    TARGET_FAILING: "Do not use these numbers: too many requests failed at the target.",
     LOAD_CAPPED: "Do not use these numbers: the cap on concurrency held too many requests back.",
     "process-lost": "Do not use these numbers: a process of the client was lost.",
     RUN_FAILED: "Do not use these numbers: the run failed.",
-    ENDED_EARLY: "No measurement: the search had enough data and ended the load.",
+    ENDED_EARLY: "Not a measurement: the search had enough data and ended the load.",
     RANK_LOST: "Do not use these numbers: a rank was lost.",
     STEP_FAILED: "Do not use these numbers: a step failed.",
-    "bytes-differ": "Do not use these numbers: network and tool disagree on the bytes sent.",
+    "bytes-differ": "Do not use these numbers: tool and network disagree on the bytes sent.",
     "rank-starved": "Do not use these numbers: a rank had too little CPU.",
 }
 """Explanation of each verdict or cause."""

@@ -66,7 +66,7 @@ def over_time(summary: Summary) -> list[Plot]:
             line.width_s,
             bands,
             "Throughput",
-            "requests a second",
+            "requests per second",
             [("completed", "a", line.completed_per_s), ("started", "d dashed", line.started_per_s)],
         ),
         _plot(line.width_s, bands, "In flight", "requests", [("in flight", "b", line.in_flight)]),
@@ -74,10 +74,10 @@ def over_time(summary: Summary) -> list[Plot]:
     for tag, (median, tail) in line.latencies.items():
         style = {"time_to_first_token": "b", "request_latency": "a"}[tag]
         lines = [("p50", style, median), ("p99", "e", tail)]
-        plots.append(_plot(line.width_s, bands, CATALOG[tag].name, "ms, by time of start", lines))
+        plots.append(_plot(line.width_s, bands, CATALOG[tag].name, "ms, by start time", lines))
     if line.errors_per_s.any():
         lines = [("errors", "e", line.errors_per_s)]
-        plots.append(_plot(line.width_s, bands, "Errors", "requests a second", lines))
+        plots.append(_plot(line.width_s, bands, "Errors", "requests per second", lines))
     return plots
 
 
@@ -90,7 +90,7 @@ def _by_due_time(summary: Summary, bands: Sequence[Band]) -> list[Plot]:
         ("completed", "a", counts.completed_per_s),
         ("within the SLO", "c", counts.within_per_s),
     ]
-    return [_plot(counts.width_s, bands, "Requests by due time", "requests a second", lines)]
+    return [_plot(counts.width_s, bands, "Requests by due time", "requests per second", lines)]
 
 
 _Line = tuple[str, str, Sequence[float] | Floats]

@@ -124,7 +124,7 @@ def _curve_values(
     report: SearchReport,
 ) -> tuple[Callable[[SearchPoint], float | None], str, str]:
     if any(point.share_beyond is not None for point in report.points):
-        note = "over the allowed share: above 1, it breaks"
+        note = "divided by the allowed share; above 1, the SLO is missed"
         return (lambda point: point.share_beyond), "Share of requests beyond the limit", note
     names = (name for point in report.points for name in point.statistics)
     name = next(names, "")

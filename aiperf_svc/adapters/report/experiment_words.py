@@ -50,7 +50,7 @@ def optimal(summary: ExperimentSummary, mark: str) -> tuple[Sequence[Combination
     others = "no other combination"
     if any(each.has_failed for each in found.points):
         others += " without a failed target or step"
-    return found.optimal, f"{mark}: {others} is better in {up} and in {down} at once"
+    return found.optimal, f"{mark}: {others} is better in both {up} and {down}"
 
 
 def metric_name(summary: ExperimentSummary, key: RowKey) -> str:

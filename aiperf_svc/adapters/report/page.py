@@ -127,7 +127,7 @@ def _header(summary: Summary) -> Header:
     if context.was_cancelled:
         facts.append("stopped by the user")
     elif not context.is_complete:
-        facts.append("not complete")
+        facts.append("incomplete")
     return Header(config.name, facts)
 
 

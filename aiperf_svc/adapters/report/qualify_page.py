@@ -130,7 +130,7 @@ def heat_map(found: Qualification, info: CheckInfo) -> Matrix | None:
         values |= {(target, source): value for (source, target), value in values.items()}
     _, per, unit = units_of(found)[info.check]
     title, names = f"{info.stage}: {info.name} between nodes", [node.node for node in found.nodes]
-    note = f"{unit}, row to column" if unit else "row to column"
+    note = f"{unit}, from row to column" if unit else "from row to column"
     return pair_matrix(title, note, values, (names, names), better=info.better, per=per)
 
 

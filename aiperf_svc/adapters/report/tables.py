@@ -61,7 +61,7 @@ def quality(found: QualityResult | None) -> list[Block]:
     verdict = f"minimum {minimum}: {'passed' if found.is_met else 'missed'}" if minimum else ""
     lines = [found.text, verdict, *found.notes]
     return [
-        *section("Quality", table(("Grader", "requests", "right"), rows)),
+        *section("Quality", table(("Grader", "requests", "correct"), rows)),
         *(Note(sentence(line)) for line in lines if line),
     ]
 
@@ -95,8 +95,8 @@ def distributions(result: InferenceResult, tags: set[str]) -> list[Block]:
         rows.append(Row([name_cell(name, unit), *cells]))
         if found.censored_share:
             notes.add(
-                f"{name}: {found.censored_share:.2%} were cut before their responses ended; "
-                "the true number is beyond the one after >."
+                f"{name}: {found.censored_share:.2%} of requests were cut off before their "
+                "responses ended; the true value is above the one after >."
             )
         if any(map(found.is_unreliable, STATS)):
             notes.add("* fewer than one request is expected beyond this percentile.")

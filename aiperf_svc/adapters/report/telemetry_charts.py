@@ -88,7 +88,7 @@ def _stages(replicas: Sequence[ReplicaTimeline], length_s: float) -> Plot:
     top = len(replicas) + 1
     return figure(
         "Stages of each replica",
-        "a line for each replica that came up",
+        "one line per replica that started",
         [*series, *rows],
         Axes(scales.elapsed(length_s), Scale(lambda value: value / top, ticks)),
     )

@@ -171,7 +171,7 @@ def _matrix(plot: Plot, result: ToolResult) -> Matrix | None:
     if metric is None or len(pairs) < 2:
         return None
     per, unit = metric.unit
-    note = f"{unit}, average over repetitions; row to column" if unit else "row to column"
+    note = f"{unit}, average over repetitions; from row to column" if unit else "from row to column"
     names = sorted({source for source, _ in pairs}), sorted({target for _, target in pairs})
     return pair_matrix(plot.title, note, pairs, names, better=metric.info.better, per=per)
 

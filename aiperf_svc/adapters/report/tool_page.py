@@ -55,7 +55,7 @@ def render(result: ToolResult, plots: Sequence[Plot]) -> bytes:
         *_steps(result),
         Details("Values of each step", [_values(result)]),
         Details("All checks of the verdict", [check_table(result.checks)]),
-        Details("Observations of the couriers", [_courier_table(result)]),
+        Details("Measurements of the couriers", [_courier_table(result)]),
         Details("Ranks", [_ranks(result)]),
         Details("Facts", [_facts(result)]),
         Details("Configuration", [Code(yaml_text(result.config))]),

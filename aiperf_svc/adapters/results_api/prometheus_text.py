@@ -26,23 +26,58 @@ def samples(status: Status) -> Iterator[Sample]:
     """Yield all values of a status; absent ones are left out."""
     phase, state = {"phase": status.phase}, {"state": status.state}
     values: list[_Value] = [
-        ("run_state", "1 for the state that the run is in.", state, 1),
-        ("run_elapsed_seconds", "Time since the start.", {}, status.elapsed_s),
-        ("phase_elapsed_seconds", "Time in the state.", phase, status.phase_elapsed_s),
+        ("run_state", "1 for the current state of the run.", state, 1),
+        ("run_elapsed_seconds", "Time since the start of the run.", {}, status.elapsed_s),
+        ("phase_elapsed_seconds", "Time in the current state.", phase, status.phase_elapsed_s),
         ("credits_granted_total", "Conversations granted.", phase, status.credits_granted),
-        ("requests_sent_total", "Written to a socket.", phase, status.requests_sent),
-        ("requests_completed_total", "Good responses.", phase, status.completed),
-        ("requests_errored_total", "Bad responses or none.", phase, status.errored),
-        ("requests_cancelled_total", "Cut by the end.", phase, status.cancelled),
-        ("requests_abandoned_total", "Left by their clients.", phase, status.abandoned),
-        ("requests_unsent_total", "Due and never sent.", phase, status.unsent),
-        ("requests_retried_total", "Sent again on another connection.", phase, status.retries),
-        ("requests_in_flight", "Written, without a whole response yet.", phase, status.in_flight),
-        ("server_requests_running", "By the server's page.", phase, status.server_running),
-        ("server_requests_waiting", "By the server's page.", phase, status.server_waiting),
-        ("server_kv_cache_ratio", "Of the fullest server.", phase, status.server_kv_usage),
-        ("requests_per_second", "Over the last seconds.", phase, status.requests_per_s),
-        ("schedule_lag_p50_seconds", "Recent median.", phase, _seconds(status.schedule_lag_p50_ms)),
+        ("requests_sent_total", "Requests written to a socket.", phase, status.requests_sent),
+        ("requests_completed_total", "Successful requests.", phase, status.completed),
+        ("requests_errored_total", "Failed requests.", phase, status.errored),
+        ("requests_cancelled_total", "Requests cancelled at the end.", phase, status.cancelled),
+        (
+            "requests_abandoned_total",
+            "Requests whose clients disconnected.",
+            phase,
+            status.abandoned,
+        ),
+        ("requests_unsent_total", "Requests due but never sent.", phase, status.unsent),
+        (
+            "requests_retried_total",
+            "Requests retried on another connection.",
+            phase,
+            status.retries,
+        ),
+        (
+            "requests_in_flight",
+            "Requests without a complete response yet.",
+            phase,
+            status.in_flight,
+        ),
+        (
+            "server_requests_running",
+            "Running requests according to the server.",
+            phase,
+            status.server_running,
+        ),
+        (
+            "server_requests_waiting",
+            "Waiting requests according to the server.",
+            phase,
+            status.server_waiting,
+        ),
+        (
+            "server_kv_cache_ratio",
+            "KV cache usage of the fullest server.",
+            phase,
+            status.server_kv_usage,
+        ),
+        ("requests_per_second", "Rate over the last seconds.", phase, status.requests_per_s),
+        (
+            "schedule_lag_p50_seconds",
+            "From due time to start, recent median.",
+            phase,
+            _seconds(status.schedule_lag_p50_ms),
+        ),
         (
             "schedule_lag_p99_seconds",
             "From due time to start, recent 99th percentile.",
@@ -61,7 +96,7 @@ def samples(status: Status) -> Iterator[Sample]:
         ("workers", "Registered workers.", {}, status.workers),
         ("workers_lost", "Workers declared lost.", {}, status.workers_lost),
         ("record_processors", "Registered processors.", {}, status.record_processors),
-        ("results_ready", "1 when the summary is there.", {}, int(status.results_ready)),
+        ("results_ready", "1 if the results are available.", {}, int(status.results_ready)),
         *_of_client(status.client),
         *_of_steps(status.steps),
         *_of_experiment(status.experiment),
@@ -79,8 +114,8 @@ def _of_client(client: ClientLoad | None) -> Iterator[_Value]:
     if client is None:
         return
     for name, text, label, values in (
-        ("service_cpu_ratio", "Cores of the busiest of its kind.", "service", client.cpu_cores),
-        ("service_loop_lag_seconds", "Largest of its kind.", "service", client.loop_lag_s),
+        ("service_cpu_ratio", "Cores used by the busiest one.", "service", client.cpu_cores),
+        ("service_loop_lag_seconds", "Largest event-loop delay.", "service", client.loop_lag_s),
         ("node_cpu_lost_ratio", "Time without the CPU, by cause.", "cause", client.cpu_lost),
     ):
         for which, value in sorted(values.items()):
@@ -92,15 +127,15 @@ def _of_steps(steps: StepStatus | None) -> Iterator[_Value]:
         return
     labels = {"workload": steps.workload}
     yield "steps_planned", "Steps of the run.", labels, steps.total
-    yield "steps_ended_total", "Failed ones too.", labels, steps.ended
+    yield "steps_ended_total", "Steps that ended, failed ones included.", labels, steps.ended
     yield "steps_failed_total", "Steps that failed.", labels, steps.failed
 
 
 def _of_experiment(experiment: ExperimentStatus | None) -> Iterator[_Value]:
     if experiment is None:
         return
-    yield "trials_planned", "0 while it is unknown.", {}, experiment.total
-    yield "trials_ended_total", "Failed ones too.", {}, experiment.ended
+    yield "trials_planned", "Trials of the experiment; 0 if unknown.", {}, experiment.total
+    yield "trials_ended_total", "Trials that ended, failed ones included.", {}, experiment.ended
     yield "trials_failed_total", "Trials that failed.", {}, experiment.failed
 
 

@@ -179,7 +179,7 @@ def _print_notes(found: InferenceResult, console: Console) -> None:
         names = ", ".join(f"{metric.name} {share:.2%}" for metric, share in censored)
         print_text(
             console,
-            f"> the value is higher; requests cut before their responses ended: {names}",
+            f"> the value is higher; requests cut off before their responses ended: {names}",
             style="dim",
         )
     if found.token_source:
@@ -214,7 +214,7 @@ def _print_accounts(accounts: Accounts, console: Console) -> None:
         if (count := getattr(accounts, name)) or name in ("completed", "errored")
     ]
     lost = f" + {number(accounts.records_lost)} lost" if accounts.records_lost else ""
-    retries = f" + {number(accounts.retries)} sent again" if accounts.retries else ""
+    retries = f" + {number(accounts.retries)} retries" if accounts.retries else ""
     print_text(
         console,
         f"\nAccounts: {number(accounts.issued)} issued = {' + '.join(outcomes)}; "

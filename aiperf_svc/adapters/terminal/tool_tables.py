@@ -73,7 +73,7 @@ def _print_matrix(metric: MetricResult, console: Console) -> None:
         [source, *(number(pairs.get((source, target)), per=per) for target in targets)]
         for source in sorted({source for source, _ in pairs})
     ]
-    title = f"{one_line(metric.info.name)}{f' ({unit})' if unit else ''}, row to column"
+    title = f"{one_line(metric.info.name)}{f' ({unit})' if unit else ''}, from row to column"
     console.print(text_table(("", *map(one_line, targets)), rows, title=title))
 
 
@@ -102,7 +102,7 @@ def _thinned(rows: list[list[str]]) -> list[list[str]]:
 def _print_failures(run: ToolResult, console: Console) -> None:
     failed = [step for step in run.steps if step.problem]
     for step in failed[:SHOWN_FAILURES]:
-        what = "failed, tried again" if step.was_retried else "failed"
+        what = "failed and retried" if step.was_retried else "failed"
         style = "yellow" if step.was_retried else "bold red"
         repetition = f", repetition {step.repetition}" if step.repetition > 1 else ""
         text = Text.assemble((f"✗ {step.name}{repetition} {what}: ", style), one_line(step.problem))

@@ -18,8 +18,8 @@ def profile(parser: argparse.ArgumentParser) -> None:
 
     Each flag sets one key of a config. The complete config is saved with the results and can be run
     again with --config. The default load is one user (--concurrency 1). Without --request-count and
-    --benchmark-duration, a closed loop ends after 10 requests of each user, and an open loop after
-    the requests of 10 seconds. Times have units: 250ms, 30s, 5m. A plain number is seconds.
+    --benchmark-duration, a closed loop ends after 10 requests per user, and an open loop after 10
+    seconds' worth of requests. Times have units: 250ms, 30s, 5m. A plain number is seconds.
 
     With --kubernetes, the services run in a cluster, as a stack that is created for this run and
     removed after it."""
@@ -100,7 +100,7 @@ def qualify(parser: argparse.ArgumentParser) -> None:
         "--limits",
         metavar="FILE",
         type=Path,
-        help="YAML list of limits, added to those of the stack file. Those of other GPU products "
+        help="YAML list of limits, added to those of the stack file. Limits for other GPU products "
         "and fabrics are ignored.",
     )
     group.add_argument(

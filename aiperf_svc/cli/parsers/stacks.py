@@ -23,8 +23,8 @@ def preview(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--objects",
         action="store_true",
-        help="Also list the Kubernetes objects, what several have in common once; with --against "
-        "what changes in them.",
+        help="Also list the Kubernetes objects. What several have in common is listed once. With "
+        "--against, list what changes in them.",
     )
     output.add_argument(
         "--manifests", action="store_true", help="Print only the Kubernetes objects, as YAML."

@@ -36,14 +36,14 @@ def schema(parser: argparse.ArgumentParser) -> None:
 
 TRACE_FORMAT = "mooncake_trace"
 TRACE_LIMITS = {
-    "--synthesis-max-isl": "Leave out the rows with longer prompts, as `profile` does.",
+    "--synthesis-max-isl": "Skip rows with longer prompts, as `profile` does.",
     "--synthesis-max-osl": "Limit the output tokens of each row, as `profile` does.",
 }
 
 
 def trace(parser: argparse.ArgumentParser) -> None:
     """Describe a trace: rates, lengths, and the share of its prompts that repeats an
-    earlier prefix, which is the highest hit rate of a prefix cache without a limit.
+    earlier prefix, which is the hit rate of an unlimited prefix cache.
 
     The file is read row by row. `profile --input-file` sends its prompts."""
     parser.add_argument("file", metavar="FILE", help="The trace, plain or gzip.")
@@ -51,14 +51,14 @@ def trace(parser: argparse.ArgumentParser) -> None:
         "--custom-dataset-type",
         metavar="TYPE",
         default=TRACE_FORMAT,
-        help=f"Format, a kind of dataset whose rows have times. Default: {TRACE_FORMAT}.",
+        help=f"Format: a kind of dataset whose rows have times. Default: {TRACE_FORMAT}.",
     )
     parser.add_argument(
         "--isl-block-size",
         "--block-size",
         metavar="N",
         type=int,
-        help="Tokens for each hash id. Default: 512, in a bailian_trace 16.",
+        help="Tokens per hash id. Default: 512, or 16 in a bailian_trace.",
     )
     for name, help_text in TRACE_LIMITS.items():
         parser.add_argument(name, metavar="N", type=int, help=help_text)
@@ -93,7 +93,7 @@ def nvml_exporter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="Address to listen on. Readers need no key. Default: 127.0.0.1.",
+        help="Address to listen on. The page needs no key. Default: 127.0.0.1.",
     )
     parser.add_argument(
         "--port",

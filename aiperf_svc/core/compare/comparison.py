@@ -166,7 +166,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             *(("the verdict of all runs is degraded",) if degraded else ()),
             *found,
             *self._uptimes,
-            *(f"{key} is on one side only" for key in self.one_sided),
+            *(f"only one side has {key}" for key in self.one_sided),
             *answers,
         )
 
@@ -374,11 +374,11 @@ def _paired_row(
     widths = [estimate([pair[side] for pair in pairs]) for side in (0, 1)]
     notes = []
     if skipped := len(blocks) - len(whole):
-        notes.append(f"blocks without all trials on both sides, which are left out: {skipped}")
+        notes.append(f"blocks left out because trials of a side are missing: {skipped}")
     if missing:
         notes.append(_missing_note(key, missing))
     elif not is_judged:
-        notes.append(f"? fewer than {LEAST_RUNS} whole blocks: noise between blocks unknown")
+        notes.append(f"? fewer than {LEAST_RUNS} complete blocks: noise between blocks unknown")
     notes += _few_requests(key, sides)
     row = ComparisonRow(
         key=key,

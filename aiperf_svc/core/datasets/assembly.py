@@ -452,7 +452,7 @@ def _check_media(entry: PromptConversation, kind: EndpointType) -> None:
     if any(not each.is_image for each in media) and not kind.has(Feature.SOUND):
         expected = f"sounds need endpoint.type {names_with(Feature.SOUND)}"
     elif any(each.is_image for each in media) and not kind.has(Feature.MESSAGES):
-        expected = f"pictures need endpoint.type {names_with(Feature.MESSAGES)}"
+        expected = f"images need endpoint.type {names_with(Feature.MESSAGES)}"
     if expected:
         raise DatasetError(f"{entry.place}: {expected}, not {kind}")
 

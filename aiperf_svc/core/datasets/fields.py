@@ -10,7 +10,7 @@ a conversation.
     delay                   milliseconds after the previous response; ignored in a first turn, since
                             the load decides when a conversation begins
 
-    image, images           pictures, beside a text or alone: paths from the file's folder, or URLs
+    image, images           images, with or without a text: paths from the file's folder, or URLs
     audio, audios           sounds, likewise: paths from the file's folder
 
 Unknown members are ignored, since files contain notes. Videos are refused, because the load would
@@ -108,7 +108,7 @@ def _media(fields: TurnFields) -> tuple[Media, ...]:
     images = [*filter(None, [fields.image]), *(fields.images or ())]
     sounds = [*filter(None, [fields.audio]), *(fields.audios or ())]
     if (images or sounds) and (fields.messages is not None or fields.payload is not None):
-        raise ValueError("`messages` and `payload` hold pictures and sounds themselves")
+        raise ValueError("`messages` and `payload` already contain images and sounds")
     return (
         *(Media("image/*", reference=each) for each in images),
         *(Media("audio/*", reference=each) for each in sounds),

@@ -44,7 +44,7 @@ def scaled(data: bytes, width: int, height: int, *, is_jpeg: bool) -> bytes:
         with Image.open(io.BytesIO(data)) as picture:
             return _written(picture.convert("RGB").resize((width, height)), is_jpeg=is_jpeg)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"cannot be read as a picture: {error}") from None
+        raise ValueError(f"cannot be read as an image: {error}") from None
 
 
 def mp3_of(samples: NDArray[np.int16], sample_rate: int) -> bytes:
@@ -301,7 +301,7 @@ def check_media_size(
     size = turns * (images.number * picture + sounds.number * sound) * 4 / 3
     if size > MOST_BYTES:
         raise DatasetError(
-            f"dataset.entries: {turns:,} requests have {size / 2**30:,.1f} GiB of pictures and "
+            f"dataset.entries: {turns:,} requests have {size / 2**30:,.1f} GiB of images and "
             f"sounds; expected at most {MOST_BYTES / 2**30:g} GiB: give fewer entries or smaller "
             "ones"
         )

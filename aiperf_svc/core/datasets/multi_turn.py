@@ -163,7 +163,7 @@ def _result_of(fields: TurnFields) -> PromptTurn:
 
 def _instructions(prompt: Prompt) -> tuple[Any, ...]:
     if prompt.media or prompt.passages:
-        raise ValueError("an instruction is text; pictures, sounds and passages belong to a user")
+        raise ValueError("an instruction is text; images, sounds and passages belong to a user")
     return _as_messages(prompt)
 
 
@@ -176,12 +176,12 @@ def _instructed(prompt: Prompt, instructions: list[Json]) -> Prompt:
         messages = (*instructions, *_as_messages(prompt))
         return Prompt(messages=messages, output_tokens=prompt.output_tokens)
     if _has_results(instructions):
-        raise ValueError("pictures and sounds cannot follow the result of a tool in one request")
+        raise ValueError("images and sounds cannot follow the result of a tool in one request")
     contents = [each.get("content") for each in instructions if each["role"] == "system"]
     texts = [text for text in contents if isinstance(text, str)]
     if len(texts) != len(instructions):
         raise ValueError(
-            "pictures and sounds can only follow instructions that are texts of role `system`"
+            "images and sounds can only follow instructions that are texts of role `system`"
         )
     return msgspec.structs.replace(prompt, system="\n\n".join(texts))
 

@@ -39,11 +39,11 @@ class Defect(IntEnum):
 
 
 _TEXTS = (
-    "with arguments of a tool call that are not JSON",
+    "with tool-call arguments that are not JSON",
     "with a tool call without an id",
     "with a tool call whose id changes within the stream",
-    "with two tool calls of one id",
-    "without a tool call, where the dataset has results of tools: these were sent as a user's text",
+    "with two tool calls of the same id",
+    "without a tool call where the dataset has tool results, which were sent as a user's text",
 )
 
 

@@ -41,7 +41,7 @@ class _Response(msgspec.Struct, gc=False):
 
 _NO_PICTURE = (b"", b"null", b'""')
 _PARTIAL, _COMPLETED = "image_generation.partial_image", "image_generation.completed"
-_ONE = "a stream is one picture; leave it out, or endpoint.streaming"
+_ONE = "a stream is one image; leave it out, or endpoint.streaming"
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_body = msgspec.json.Decoder(_Response).decode
 
@@ -52,7 +52,7 @@ def parse_event(data: bytes) -> Delta:
     delta = Delta()
     if event.type in (_PARTIAL, _COMPLETED):
         if not event.is_there:
-            raise base.malformed(ValueError(f"{event.type} without a picture"), data)
+            raise base.malformed(ValueError(f"{event.type} without an image"), data)
         delta.items = 1
         if event.type == _COMPLETED:
             base.add_finish(delta, 0, "completed")

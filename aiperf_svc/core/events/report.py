@@ -13,11 +13,11 @@ from aiperf_svc.domain.shown_table import ShownTable
 LOST_KINDS = {
     "refused": "no connection: refused, unreachable, or not accepted in time",
     "reset": "the connection broke before the first token",
-    "timeout": "no whole response within the request timeout",
+    "timeout": "no complete response within the request timeout",
     "5xx": "a response with status 500 or above",
     "cut": "the response ended after the first token and before its end",
-    "unanswered": "no whole response by the end of the run's grace period",
-    "unsent": "due and not sent before the load's end",
+    "unanswered": "no complete response by the end of the run's grace period",
+    "unsent": "due but not sent before the load's end",
     "other": "any other error",
 }
 """Kinds of lost requests, and their meanings."""
@@ -106,7 +106,7 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
         limit = f"{significant(self.limit_ms)} ms ({source})"
         return (
             f"{self.do}: {proof}; judged for {self.judged_s:.0f} s, compared with the "
-            f"{self.baseline_s:.0f} s before it; limit of the first token {limit}"
+            f"{self.baseline_s:.0f} s before it; limit for the first token {limit}"
         )
 
     def recovery_text(self, recovery_s: float | None) -> str:
@@ -148,7 +148,7 @@ def event_tables(events: Sequence[Disturbance]) -> list[ShownTable]:
             f"{each.debt_s:.1f} s",
         ]
         rows.append(row)
-    title = "Events, by the time at which requests were due"
+    title = "Events, by due time of the requests"
     columns = (
         *("at", "event", "of", "lost requests", "longest gap", "throughput recovers"),
         *("first token recovers", "SLO debt"),

@@ -183,8 +183,8 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.ending is not Ending.BRACKETED or self.is_narrowest or width is None:
             return ""
         return (
-            f"the bracket is {width:.1%} wide, asked for {self.precision:.1%}: longer trials "
-            "would narrow it"
+            f"the bracket is {width:.1%} wide, not {self.precision:.1%} as requested: longer "
+            "trials would narrow it"
         )
 
     def _value(self, value: float | None) -> str:

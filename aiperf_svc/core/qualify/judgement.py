@@ -357,10 +357,10 @@ class Judgement:
         earlier = [s.name for s in self._rules.stages]
         for name in earlier[: earlier.index(stage)]:
             if not problems and self._has_failed(node, name):
-                return f"left out: it failed the stage {name}"
+                return f"excluded: it failed the stage {name}"
         of_pairs = any(each.name == stage and each.nodes == "pairs" for each in self._rules.stages)
         if of_pairs and not problems and set(self.nodes) - {node} <= {*self.failed_nodes(stage)}:
-            return "no good node was left to measure it with"
+            return "no good node was left as a partner"
         return problems[0] if problems else "not measured"
 
     # --- the result ------------------------------------------------------------------------------

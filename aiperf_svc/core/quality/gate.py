@@ -91,7 +91,7 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
         if self.score is None or self.low is None or self.high is None:
             return "no question has a grader"
         interval = f"95% interval {self.low:.1%} to {self.high:.1%}"
-        return f"{self.right:,} of {self.issued:,} right, {self.score:.1%}, {interval}"
+        return f"{self.right:,} of {self.issued:,} correct, {self.score:.1%}, {interval}"
 
     @property
     def notes(self) -> list[str]:
@@ -101,8 +101,8 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
         counts = (
             (self.failed, "without an answer, which count as wrong"),
             (self.cut, "cut by max_tokens"),
-            (self.without_text, "of reasoning alone"),
-            (self.without_tokens, "without the log probabilities that quality.logprobs asks for"),
+            (self.without_text, "with only reasoning"),
+            (self.without_tokens, "without the log probabilities that quality.logprobs requests"),
         )
         found = [of, *(f"{number:,} {text}" for number, text in counts if number)]
         if self.self_agreement is not None:
@@ -276,7 +276,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         itself = [f"{name} {share:.1%}" for name, share in sides if share is not None]
         second = f"answers: questions with equal answers each time: {', '.join(itself)}"
         if not itself:
-            second = "answers: quality.repeats 2 would show how far each side agrees itself"
+            second = "answers: set quality.repeats 2 to see how far each side agrees with itself"
         tokens = (
             ("base against new", self.tokens),
             ("base against itself", self.base_tokens),

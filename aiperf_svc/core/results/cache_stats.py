@@ -67,7 +67,7 @@ def cache_tables(use: CacheUse | None) -> list[ShownTable]:
     requests = sum(each.requests for each in use.turns)
     known = sum(each.known for each in use.turns)
     if known < requests:
-        notes.append(f"{percent(known / requests)} of the requests state cached tokens")
+        notes.append(f"{percent(known / requests)} of the requests report cached tokens")
     columns = ("turn", "requests", "prompt tokens", "cached tokens", "share")
     return [ShownTable("Prefix cache by turn", columns, rows, notes, texts=())]
 

@@ -301,10 +301,10 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
             return ""
         config = self.config_view
         if not config.tokenizer.name or config.endpoint.use_server_token_count:
-            return "Tokens: as the server counts them (usage)"
+            return "Tokens: counted by the server (usage)"
         text = f"Tokens: counted by the tokenizer {config.tokenizer.name}"
         if {"usage_prompt_tokens", "usage_completion_tokens"} & self.metrics.keys():
-            text += "; --use-server-token-count takes the server's counts"
+            text += "; --use-server-token-count uses the server's counts"
         return text
 
     @property

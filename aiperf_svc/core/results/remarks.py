@@ -18,12 +18,12 @@ def _connection_remarks(found: InferenceResult) -> Iterator[str]:
     waited = found.value("connected_request_count")
     if ahead:
         text = (
-            f"Connections: {number(ahead)} {'was' if ahead == 1 else 'were'} opened before a "
-            "request needed them; first requests on these do not include the time to connect"
+            f"Connections: {number(ahead)} {'was' if ahead == 1 else 'were'} opened in advance; "
+            "latencies of first requests on these do not include the time to connect"
         )
         if waited:
             requests = count(int(waited), "request")
-            text += f". {requests} waited for a new connection; the latency includes it"
+            text += f". {requests} waited for a new connection; latencies include this wait"
         yield text
     if endpoint.proxy:
         yield f"Proxy: requests went through {endpoint.proxy}; its time is part of the results"
@@ -55,9 +55,7 @@ def _prompt_remarks(found: InferenceResult) -> Iterator[str]:
     if dataset.streams:
         text = f"Session trees: {number(entries)} with {number(dataset.streams)} agents"
         if (share := dataset.theoretical_prefix_cache_hit) is not None:
-            text += (
-                f"; a prefix cache without a limit has {share:.1%} of the blocks of their prompts"
-            )
+            text += f"; an unlimited prefix cache would hold {share:.1%} of their prompts' blocks"
         yield text
     probe = dataset.forced_output_length
     if probe is not None and probe.requests:
@@ -67,6 +65,6 @@ def _prompt_remarks(found: InferenceResult) -> Iterator[str]:
         )
     if probe is not None and probe.finding == "refused":
         yield (
-            "Output length: before the load the server refused ignore_eos and min_tokens "
-            f"({probe.said}), so requests went without them"
+            "Output length: before the load, the server refused ignore_eos and min_tokens "
+            f"({probe.said}), so requests were sent without them"
         )

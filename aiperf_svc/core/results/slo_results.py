@@ -101,7 +101,7 @@ def tier_tables(tiers: Iterable[TierResult]) -> list[ShownTable]:
         )
         for each in tiers
     ]
-    columns = ("tier", "limits", "good requests", "of those due", "goodput (requests/sec)")
+    columns = ("tier", "limits", "good requests", "share of due", "goodput (requests/sec)")
     return [ShownTable("Goodput", columns, rows, texts=(0, 1))]
 
 

@@ -48,17 +48,17 @@ def economic_numbers(
     if not gpus:
         return EconomicNumbers({})
     found = {"gpu_count": float(gpus)}
-    text = f"economics: {count(gpus, 'GPU')}, by {source}"
+    text = f"economics: {count(gpus, 'GPU')} (from {source})"
     if economics.price_per_gpu_hour is not None:
         found["price_per_gpu_hour"] = economics.price_per_gpu_hour
-        text += f", ${economics.price_per_gpu_hour:g} a GPU hour"
+        text += f", ${economics.price_per_gpu_hour:g} per GPU hour"
     if economics.kw_per_gpu is not None:
         found["kw_per_gpu"] = economics.kw_per_gpu
-        text += f", {economics.kw_per_gpu:g} kW a GPU"
+        text += f", {economics.kw_per_gpu:g} kW per GPU"
     if joules is not None and counted == gpus:
         found["gpu_joules"] = joules
     elif joules is not None:
-        text += f"; the energy is left out, since it is that of {count(counted, 'GPU')}"
+        text += f"; the energy is left out, because telemetry covers {count(counted, 'GPU')}"
     return EconomicNumbers(found, text)
 
 

@@ -83,7 +83,7 @@ def _duration(point: MeasuredPoint) -> Found:
     if seconds is None:
         return NO_RECORDS
     if seconds < LEAST_S:
-        return False, f"{seconds:,.0f} s, under {LEAST_S:,.0f} s a run is not valid"
+        return False, f"{seconds:,.0f} s; a run under {LEAST_S:,.0f} s is not valid"
     least, mode = (FAST_S, " (fast mode)") if is_fast(point.result.config) else (WHOLE_S, "")
     # A phase ends a moment before its time.
     return seconds >= least - 1, f"{seconds:,.0f} s, expected {least:,.0f}{mode}"
@@ -94,7 +94,7 @@ def _forced(point: MeasuredPoint) -> Found:
     probe = built.forced_output_length if built else None
     if probe is not None and probe.finding == "refused":
         return False, "the server refuses `ignore_eos` and `min_tokens`"
-    return True, "requests ask for the recorded output length"
+    return True, "requests set the recorded output length"
 
 
 def _errors(point: MeasuredPoint) -> Found:
@@ -105,7 +105,7 @@ def _errors(point: MeasuredPoint) -> Found:
 def _overflows(point: MeasuredPoint) -> Found:
     count = _overflow_count(point)
     if count is None:
-        return None, "the run is of a version that does not count them"
+        return None, "the run's version of aiperf-svc does not count them"
     return _share(point, count, MOST_OVERFLOWS)
 
 
@@ -125,7 +125,7 @@ def _share(point: MeasuredPoint, count: float, most: float) -> Found:
 def _unchecked() -> Iterable[Requirement]:
     for rule, text in (
         ("reference-client", "these runs were measured by aiperf-svc, not by InferenceX's client"),
-        ("corpus", "whether the trace is a published corpus is not known"),
+        ("corpus", "it is unknown whether the trace is a published corpus"),
     ):
         yield of_curve(rule, "run", None, text)
 

@@ -24,7 +24,7 @@ from aiperf_svc.domain.outcomes import Outcome
 
 Found = tuple[bool | None, str]
 """Whether a point meets a requirement (None: cannot be checked), and the finding."""
-NO_RECORDS: Final[Found] = (None, "single requests are not known: no records.parquet")
+NO_RECORDS: Final[Found] = (None, "no data on individual requests: no records.parquet")
 _COMMON = ("endpoint", "dataset", "tokenizer", "deployment.target")
 """Parts of the config that must be equal at all points of a curve."""
 

@@ -245,7 +245,7 @@ def _salt(point: MeasuredPoint) -> Found:
     if point.dataset.cache_bust_per == "conversation":
         return False, "dataset.cache_bust_per conversation: 48 bits, expected 64 and per request"
     if point.sent is None:
-        return None, "whether a marker was sent twice is not known: no records.parquet"
+        return None, "it is unknown whether a marker was sent twice: no records.parquet"
     repeats = point.sent.repeats
     if repeats:
         what = "conversations" if point.has_conversations else "requests"
@@ -316,9 +316,9 @@ def _stack(points: Sequence[MeasuredPoint]) -> Requirement:
     if differing := [name for name, values in stated.items() if len(values) > 1]:
         return of_curve(rule, section, False, f"differs: {', '.join(differing)}")
     if not of_target or not all(point.stack for point in points):
-        return of_curve(rule, section, None, "provenance.json has no fact of the target")
-    text = f"{of_target} facts of the target and {len(stated) - of_target} of the client"
-    return of_curve(rule, section, True, f"{text}, by provenance.json")
+        return of_curve(rule, section, None, "provenance.json has no facts about the target")
+    text = f"{of_target} facts about the target and {len(stated) - of_target} about the client"
+    return of_curve(rule, section, True, f"{text} in provenance.json")
 
 
 def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requirement:
@@ -327,7 +327,7 @@ def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requir
     rule, section = "accuracy-coverage", "4.3"
     known = {each.concurrency: each.result.quality for each in curve if each.result.quality}
     if not known or regions is None:
-        return of_curve(rule, section, None, "no quality gate beside these runs")
+        return of_curve(rule, section, None, "no quality gate with these runs")
     missing = []
     for region in Region:
         low, high = regions.span(region)
@@ -342,17 +342,17 @@ def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requir
 def _unchecked() -> Iterable[Requirement]:
     for rule, section, text in (
         ("reference-client", "2.1.1", "these runs were measured by aiperf-svc"),
-        ("leading-filler", "6.5", "whether the first token is one of the model is not known"),
-        ("warmup-declaration", "6.3", "the six fields about the warmup are no file of these runs"),
-        ("accuracy-reference", "4.3", "99% of the reference, and its length ±10%, are not known"),
-        ("accuracy-repeats", "4.3", "the mean of several runs of conversations is not made"),
-        ("accuracy-offline", "4.3", "the accuracy of the Offline point is not judged by itself"),
+        ("leading-filler", "6.5", "it is unknown whether the first token is the model's"),
+        ("warmup-declaration", "6.3", "these runs have no file with the six warmup fields"),
+        ("accuracy-reference", "4.3", "the reference for score (99%) and length (±10%) is unknown"),
+        ("accuracy-repeats", "4.3", "the mean of several runs of conversations is not computed"),
+        ("accuracy-offline", "4.3", "the accuracy of the Offline point is not judged separately"),
         ("seed-set-membership", "9.1", "a published set has three seeds; aiperf-svc has one"),
-        ("token-counts", "2.8", "counts by the reference chat template are not made"),
-        ("approved-drafter", "2.9.4", "what the server drafts with is not in the results"),
+        ("token-counts", "2.8", "tokens are not counted with the reference chat template"),
+        ("approved-drafter", "2.9.4", "the results do not contain the server's draft model"),
         ("output-caching", "2.2.1", "needs runs of one repeated prompt"),
-        ("system-description", "8.2", "system_desc.json is no file of these runs"),
-        ("power-descriptor", "4.5.2", "system_power.json is no file of these runs"),
+        ("system-description", "8.2", "these runs have no system_desc.json"),
+        ("power-descriptor", "4.5.2", "these runs have no system_power.json"),
     ):
         yield of_curve(rule, section, None, text)
 

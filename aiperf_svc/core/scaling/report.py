@@ -11,7 +11,7 @@ from aiperf_svc.domain.shown_table import ShownTable
 
 MOMENTS = {
     "created": "the API server has the pod",
-    "scheduled": "it has a node",
+    "scheduled": "it is assigned to a node",
     "pulled": "its image is on the node",
     "running": "its container has started",
     "loaded": "a line of its log shows that the model is loaded",
@@ -143,7 +143,7 @@ def scaling_tables(result: ScalingResult | None) -> list[ShownTable]:
     steps = ("load changed", "decision", "scale-up", "first token", "SLO holds again")
     names = (name.replace("_", " ") for name in MOMENTS)
     title = "Replicas, in seconds from the start of the load"
-    heads = ("replica", "node", *names, "without work")
+    heads = ("replica", "node", *names, "idle")
     return [
         ShownTable("Scaling", ("replicas", "by", *steps), ups, texts=(0, 1)),
         ShownTable(title, heads, replicas, list(_notes(result)), texts=(0, 1)),
@@ -153,11 +153,11 @@ def scaling_tables(result: ScalingResult | None) -> list[ShownTable]:
 def _notes(result: ScalingResult) -> Iterator[str]:
     """Yield notes on the tables."""
     if not result.scale_ups:
-        yield "no increase of the desired replicas was seen"
+        yield "the desired number of replicas did not increase"
     if result.scale_ups and result.limit:
         yield f"the SLO holds again when {result.limit}"
     reasons = dict.fromkeys(each.reason for each in result.scale_ups if each.reason)
-    yield from (f"reason of the autoscaler: {reason}" for reason in reasons)
+    yield from (f"the autoscaler's reason: {reason}" for reason in reasons)
     if result.not_watched:
         yield f"not watched: {', '.join(result.not_watched)}"
 

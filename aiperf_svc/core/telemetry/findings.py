@@ -132,7 +132,7 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     if found is None:
         return None
     server_ms = metrics["server_time_to_first_token"] = found.mean * 1e3
-    mean = f"{significant(server_ms)} ms of {found.count:,.0f}"
+    mean = f"{significant(server_ms)} ms over {found.count:,.0f}"
     text = f"mean time to first token on the server: {mean}"
     if facts.ttft_mean_ms is None:
         return note("time_in_front", f"{text} requests")
@@ -140,7 +140,7 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     # Pages also count requests of other clients, failed requests, and those of the warmup if no
     # page was read before the load.
     is_same = round(found.count) == facts.requests
-    others, about = ("", "") if is_same else (f" of {facts.requests:,}", "about ")
+    others, about = ("", "") if is_same else (f" over {facts.requests:,}", "about ")
     taken = f"{about}{significant(front)} ms" if front > 0 else "no measurable time"
     late = "" if facts.is_client_valid else "; the client's own lateness may be part of it"
     return note(
@@ -163,9 +163,9 @@ def _preemptions(
         0.0,
         unit="",
         text=f"the server preempted {count:,.0f} requests: they lost their KV cache and were "
-        "computed again",
-        remedy="give the server more KV cache or a lower limit of sequences; tails contain the "
-        "repeated work",
+        "recomputed",
+        remedy="give the server more KV cache, or limit its concurrent sequences; tail latencies "
+        "include the repeated work",
     )
 
 
@@ -179,10 +179,10 @@ def _kv_cache(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
         "kv_cache",
         highest,
         KV_FULL,
-        text=f"the KV cache was at most {highest:.0%} full, and over {KV_FULL:.0%} in {full:.0%} "
+        text=f"the KV cache was at most {highest:.0%} full, and over {KV_FULL:.0%} for {full:.0%} "
         "of the time",
-        remedy="a full cache makes requests wait: give the server more memory for it, or ask for "
-        "less concurrency or shorter prompts",
+        remedy="a full cache makes requests wait: give the server more memory for it, or lower "
+        "the concurrency or the prompt length",
     )
 
 
@@ -204,7 +204,7 @@ def _prefix_hits(
     metrics["server_prefix_hit_rate"] = share
     text = f"{share:.1%} of the prompt tokens were in the server's prefix cache"
     if share > COLD_HIT_SHARE:
-        text += ": the time to first token is not that of prompts which are new to the server"
+        text += ": the time to first token is not that of prompts that are new to the server"
     return note("prefix_hits", text)
 
 
@@ -224,11 +224,11 @@ def _hits_agree(logs: list[SourceLog], facts: LoadFacts) -> Reason | None:
         "cached_tokens_agree",
         max(0.0, server - client, least - server),
         HITS_APART,
-        text=f"the responses state that {client:.1%} of {facts.prompt_tokens:,.0f} prompt tokens "
-        f"were cached ({facts.cached_coverage:.0%} of the requests state it), the counters of the "
+        text=f"the responses report that {client:.1%} of {facts.prompt_tokens:,.0f} prompt tokens "
+        f"were cached ({facts.cached_coverage:.0%} of the requests report it), the counters of the "
         f"server show {server:.1%} of {queries:,.0f}",
-        remedy="look for other clients of the server, preemptions, and replicas that are not among "
-        "the sources; the counters are of all requests, the responses of this run's",
+        remedy="check for other clients of the server, preemptions, and replicas that are not "
+        "among the sources: the counters cover all requests, the responses only this run's",
     )
 
 
@@ -259,29 +259,30 @@ def _speculation(
     parts = []
     if steps and accepted is not None:
         length = metrics["server_acceptance_length"] = 1 + accepted / steps
-        parts.append(f"acceptance length {length:.3g} tokens a step")
+        parts.append(f"acceptance length {length:.3g} tokens per step")
     elif steps and (of_all := _generated_a_step(logs, facts, steps)) is not None:
         metrics["server_acceptance_length"] = of_all
-        parts.append(f"acceptance length {of_all:.3g} tokens a step, of generated tokens and steps")
+        parts.append(f"acceptance length {of_all:.3g} tokens per step (generated tokens / steps)")
     elif len(gauge):
-        parts.append(f"acceptance length {gauge[-1]:.3g} by the last value of the server's gauge")
+        parts.append(f"acceptance length {gauge[-1]:.3g}, the last value of the server's gauge")
     if drafted and accepted is not None:
         metrics["server_drafted_tokens"], metrics["server_accepted_tokens"] = drafted, accepted
         rate = metrics["server_draft_acceptance_rate"] = accepted / drafted
-        parts.append(f"{accepted:,.0f} of {drafted:,.0f} drafted tokens accepted ({rate:.1%})")
+        parts.append(f"{accepted:,.0f} of {drafted:,.0f} draft tokens accepted ({rate:.1%})")
     if not is_on_pages:
-        parts.append("the responses state drafted tokens")
-    found = [note("speculation", f"speculation: {', '.join(parts) or f'{steps:,.0f} steps'}")]
+        parts.append("the responses report draft tokens")
+    text = ", ".join(parts) or f"{steps:,.0f} steps"
+    found = [note("speculation", f"speculative decoding: {text}")]
     if facts.unnatural:
         reason = expect_none(
             "speculation_comparable",
             1.0,
             unit="",
-            text=f"the server speculates, and the load has {facts.unnatural}: drafts are accepted "
-            "unlike those of real use, so the speed is not comparable with that of another drafter "
-            "or of a server without one",
-            remedy="use a dataset of real texts and natural ends: without an output length, "
-            "or with --no-force-output-length",
+            text=f"the server uses speculative decoding, and the load has {facts.unnatural}: "
+            "drafts are not accepted as in real use, so the speed is not comparable with that of "
+            "another drafter or of a server without one",
+            remedy="use a dataset of real texts, and let responses end naturally: without an "
+            "output length, or with --no-force-output-length",
         )
         found.append(reason)
     return found
@@ -328,14 +329,14 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
             text += _energy(sum(joules), facts, metrics)
         elif partitioned:
             text += (
-                f"; that is the power of all partitions (MIG) of {count(partitioned, 'GPU')}, so "
-                "the energy of this load is not known"
+                f"; that is the power of all MIG partitions of {count(partitioned, 'GPU')}, so the "
+                "energy of this load is unknown"
             )
         elif has_energy:
             missing = len(watts) - len(joules)
             text += (
-                f"; the energy of {missing} of them is not known: their exporters have none, or "
-                "read it too seldom for this load"
+                f"; the energy of {missing} of them is unknown: their exporters do not report it, "
+                "or read it too rarely for this load"
             )
         checks.append(note("gpu_energy", text))
     if throttled:
@@ -346,7 +347,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
                 share,
                 THROTTLED_SHARE,
                 text=f"{kind} limits reduced the clock of {name} for {share:.1%} of the time",
-                remedy="the server is faster than these numbers where power and cooling allow it",
+                remedy="with more power or better cooling, the server is faster than these numbers",
             )
         )
     if xids:
@@ -355,7 +356,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
             len(xids),
             unit="",
             text=f"GPUs reported Xid errors during the load: {'; '.join(xids)}",
-            remedy="look at the driver's log of that node; repeat the run on sound GPUs",
+            remedy="check the driver's log on that node; repeat the run on healthy GPUs",
         )
         checks.append(reason)
     return checks
@@ -463,10 +464,10 @@ def _energy(joules: float, facts: LoadFacts, metrics: dict[str, float]) -> str:
     text = f" and used {joules:,.0f} J"
     if facts.requests:
         metrics["energy_per_request"] = joules / facts.requests
-        text += f", {significant(joules / facts.requests)} J a request"
+        text += f", {significant(joules / facts.requests)} J per request"
     if facts.output_tokens:
         metrics["energy_per_output_token"] = joules / facts.output_tokens
-        text += f", {significant(joules / facts.output_tokens)} J an output token"
+        text += f", {significant(joules / facts.output_tokens)} J per output token"
     return text
 
 

@@ -101,7 +101,7 @@ def _clock_uncertainty(e: Evidence) -> Reason | None:
         LATENCY_SHIFT[0],
         text="workers know the timing manager's clock only to within "
         f"{significant(e.clock_uncertainty_ms, 3)} ms, which is the possible error of due times",
-        remedy="synchronise the nodes' clocks (chrony, PTP), or read the plain latencies only",
+        remedy="synchronise the nodes' clocks (chrony, PTP), or use only the plain latencies",
     )
 
 
@@ -110,8 +110,8 @@ def _unasked_bytes(e: Evidence) -> Reason:
         "unasked_bytes",
         e.share(e.unasked),
         UNASKED_SHARE[0] if e.is_open_loop else UNASKED_SHARE,
-        text=f"{e.unasked:,} connections carried bytes without a request; bytes after the next "
-        "request are mistaken for its response",
+        text=f"{e.unasked:,} connections carried unsolicited bytes; such bytes are mistaken for a "
+        "response if they arrive after the next request",
         remedy="find out why the server sends more than one response to a request; "
         "endpoint.connections: per-request keeps responses with their requests",
     )
@@ -126,9 +126,9 @@ def _finish_reasons(e: Evidence) -> Reason | None:
         "finish_reasons",
         e.share_of_completed(sum(counts.values())),
         UNUSUAL_REASONS_SHARE,
-        text=f"responses that did not end as usual: {shown}",
-        remedy="look at such a response: other prompts or a longer output keep filters and empty "
-        "responses away",
+        text=f"responses with an unusual finish reason: {shown}",
+        remedy="inspect such a response: other prompts, or a longer output, avoid content filters "
+        "and empty responses",
     )
 
 
@@ -142,7 +142,7 @@ def _output_length(e: Evidence) -> Reason | None:
         totals.osl_off / totals.osl_known,
         OSL_OFF_SHARE,
         text=f"{totals.osl_off:,} of {totals.osl_known:,} responses do not have the requested "
-        f"output length; in total they have {ratio:.1%} of the tokens",
+        f"output length; the total is {ratio:.1%} of the requested tokens",
         remedy="the server does not honour ignore_eos and min_tokens; if the length is only a "
         "maximum, set endpoint.force_output_length: false",
     )
@@ -188,8 +188,8 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.totals.no_resources),
         NO_RESOURCES_SHARE,
         text=lambda e: (
-            f"{count(e.totals.no_resources, 'request')} found no file descriptor or local port on "
-            "the client"
+            "the client had no free file descriptor or local port for "
+            f"{count(e.totals.no_resources, 'request')}"
         ),
         remedy="raise ulimit -n, use more workers, or add endpoint.source_addresses",
     ),
@@ -208,7 +208,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         text=lambda e: (
             f"{count(e.capped, 'request')} waited for the concurrency cap or the connection limit"
         ),
-        remedy="raise load.concurrency, or leave it out to have no cap",
+        remedy="raise load.concurrency, or remove it to have no cap",
     ),
     Check(
         "retries",
@@ -226,7 +226,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda worker: worker.busy_share,
         BUSY_SAMPLES_SHARE,
         text=lambda worker: (
-            f"{worker.id} was over {BUSY_CPU_FRACTION:.0%} of a core in {worker.busy_share:.0%} "
+            f"{worker.id} used over {BUSY_CPU_FRACTION:.0%} of a core in {worker.busy_share:.0%} "
             f"of its samples ({worker.cpu_mean:.0%} on average)"
         ),
         remedy=MORE_WORKERS,
@@ -247,7 +247,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         text=lambda worker: (
             f"the host stole {worker.stolen_share:.1%} of the CPU time of {worker.id}'s machine"
         ),
-        remedy="run the client on a machine whose cores are its own (no burstable or shared ones)",
+        remedy="run the client on a machine with dedicated cores (not burstable or shared)",
     ),
     _worst_worker(
         "event_loop",
@@ -255,7 +255,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         LOOP_LAG_MS,
         unit="ms",
         text=lambda worker: (
-            f"{worker.id} delayed events by up to "
+            f"the event loop of {worker.id} was delayed by up to "
             f"{significant(worker.loop_lag_p50_ms, 3)} ms in a typical second, "
             f"{significant(worker.loop_lag_max_ms, 3)} ms at most"
         ),
@@ -267,8 +267,8 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: max(e.share(e.clock_jumps), e.clock_step_share),
         CLOCK_JUMP_SHARE,
         text=lambda e: (
-            f"the clock was set by over 1 ms during {count(e.clock_jumps, 'request')}, by "
-            f"{e.clock_step_share:.2%} of the load's time in all"
+            f"the clock jumped by over 1 ms during {count(e.clock_jumps, 'request')}, in total by "
+            f"{e.clock_step_share:.2%} of the load's time"
         ),
         remedy="let the clock settle, or slew it instead of stepping it, before a run",
     ),
@@ -279,7 +279,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(sum(e.history_defects)),
         HISTORIES_SHARE,
         text=_history_defects,
-        remedy="look at the server's tool parser and the model's tool calls; a server may refuse "
+        remedy="check the server's tool parser and the model's tool calls; a server may refuse "
         "the next request of such a conversation",
     ),
 )

@@ -128,8 +128,8 @@ def run_ended(failure: str) -> Reason:
         "run",
         1.0 if failure else 0.0,
         unit="failed",
-        text=f"the run failed: {failure}" if failure else "the run came to its end",
-        remedy="look at what the failure names, and at the logs of the services",
+        text=f"the run failed: {failure}" if failure else "the run finished",
+        remedy="check what the failure names, and the logs of the services",
     )
 
 
@@ -153,6 +153,6 @@ def worst_of(reasons: Iterable[Reason]) -> Severity:
     return max((Severity.VALID, *found), key=order.index)
 
 
-MORE_WORKERS = "give the client more CPU or more workers (workers.max), or ask for less load"
+MORE_WORKERS = "give the client more CPU or more workers (workers.max), or lower the load"
 """Remedy for every check that fails because the client was too slow. The verdict replaces it if the
 client did not lack CPU."""

@@ -27,8 +27,8 @@ LATENCY_SHIFT = (0.05, 0.20)
 of two servers wins."""
 UNSENT_SHARE = (0.01, 0.05)
 FASTER_CONNECTIONS = (
-    "keep connections open (endpoint.connections: keep-alive), open them in a warmup or share them "
-    "(HTTP/2); look at the network, at the server's backlog and at its TLS"
+    "keep connections open (endpoint.connections: keep-alive), or open them in a warmup; check the "
+    "network, the server's listen backlog and its TLS"
 )
 RECORDS_LOST_SHARE = (0.0, 0.01)
 """Limits of lost records. Any loss gives a warning; over 1%, p99 may be among the lost ones."""
@@ -56,25 +56,25 @@ WORDS_APART = 0.50
 """The same limit for synthetic prompts without a client-side tokenizer. They consist of that many
 common words, and a word has at least one token."""
 LONGER_PROMPTS = (
-    "raise the length of prompts that the server takes (its context length, or what truncates "
-    "prompts), or ask for shorter ones (dataset.input_tokens)"
+    "raise the server's limit for prompts (its context length, or a truncation setting), or send "
+    "shorter prompts (dataset.input_tokens)"
 )
 OTHER_TOKENIZER = (
-    "name the tokenizer of the model (tokenizer.name), or use the server's counts "
+    "set the model's tokenizer (tokenizer.name), or use the server's counts "
     "(endpoint.use_server_token_count: true, --use-server-token-count)"
 )
 ADDED_PROMPT = (
-    "look whether the server, or a gateway in front of it, adds a prompt of its own; with the "
-    "tokenizer of the model (tokenizer.name), prompts have the lengths that are asked for"
+    "check whether the server, or a gateway in front of it, adds its own prompt; with the model's "
+    "tokenizer (tokenizer.name), prompts have the requested lengths"
 )
 CENSORED_SHARE = 0.01
 """Limit of requests that were cut before their responses ended. The `intended_*` metrics include
 them."""
 TARGET_AWAY = (
-    "most of the requests that failed did not reach the target: check its address, and whether it "
-    "ran during the whole load (log, restarts, memory)"
+    "most of the failed requests did not reach the target: check its address, and whether it ran "
+    "during the whole load (log, restarts, memory)"
 )
-WRONG_KEY = "give the server's key (--api-key), or check its rights"
+WRONG_KEY = "set the server's API key (--api-key), or check its permissions"
 WRONG_PATH = "the server has no such path or model: check --url, --endpoint and --model"
 STATUS_REMEDIES = {
     401: WRONG_KEY,
@@ -101,7 +101,7 @@ def _successes(e: Evidence) -> Reason:
         remedy = "run for longer (load.duration, load.requests), or raise the load"
     elif e.totals.abandoned and not e.totals.errored:
         text += f": {e.totals.abandoned:,} clients disconnected before their responses ended"
-        remedy = "let fewer clients disconnect (load.cancellation.rate), or after a longer delay"
+        remedy = "lower load.cancellation.rate, or raise load.cancellation.delay"
     elif not e.requests:
         text = f"none of the {due:,} due requests was sent"
         remedy = FASTER_CONNECTIONS if e.connecting else MORE_WORKERS
@@ -171,8 +171,8 @@ def _arrivals(e: Evidence) -> Reason | None:
         "arrivals",
         abs(1.0 - e.arrivals_ratio),
         (RATE_SHORTFALL[0] + tolerance, RATE_SHORTFALL[1] + tolerance),
-        text=f"the schedule had {e.arrivals_ratio:.1%} of the arrivals of the requested rate "
-        f"(chance explains {tolerance:.1%})",
+        text=f"the schedule had {e.arrivals_ratio:.1%} of the arrivals expected at the requested "
+        f"rate (chance explains a difference of {tolerance:.1%})",
         remedy="the timing manager could not keep up: give its process its own core",
     )
 
@@ -185,8 +185,8 @@ def _connecting(e: Evidence) -> Reason | None:
         "connecting",
         e.share(e.connecting),
         UNSENT_SHARE[0],
-        text=f"{counted(e.connecting, 'request', 'was')} not sent, still waiting for a connection "
-        f"at the stop: {took if e.connect_ms else 'none was opened'}",
+        text=f"{counted(e.connecting, 'request', 'was')} not sent but still waiting for a "
+        f"connection at the stop: {took if e.connect_ms else 'none was opened'}",
         remedy=FASTER_CONNECTIONS,
     )
 
@@ -217,7 +217,7 @@ def _schedule_lag(e: Evidence) -> Reason | None:
         LATENCY_SHIFT,
         text=f"the client's lateness moves the {worst.stat} of {worst.metric} from "
         f"{significant(worst.measured_ms, 3)} to {significant(worst.with_lag_ms, 3)} ms when "
-        "counted from the due time",
+        "measured from the due time",
         remedy=MORE_WORKERS,
     )
 
@@ -247,7 +247,7 @@ def _errors(e: Evidence) -> Reason:
         (ERROR_SHARE[0], max(ERROR_SHARE[1], e.error_budget)),
         text=f"{e.totals.errored:,} of {e.requests:,} requests failed"
         + (f" ({kinds})" if kinds else "")
-        + ("; latencies cover the others" if e.totals.completed else ""),
+        + ("; latencies cover only the others" if e.totals.completed else ""),
         remedy=TARGET_AWAY
         if 2 * e.totals.unreachable > e.totals.errored
         else STATUS_REMEDIES.get(
@@ -270,8 +270,8 @@ def _token_counts(e: Evidence) -> Reason:
         UNCOUNTED_SHARE,
         text=f"{e.totals.without_tokens:,} of {e.totals.completed:,} completed requests have no "
         "token count: token throughputs and sums of tokens exclude them",
-        remedy="set a tokenizer (tokenizer.name), which counts them at the client, or make the "
-        "server report usage in every response",
+        remedy="set a tokenizer (tokenizer.name), so the client counts them, or make the server "
+        "report usage in every response",
     )
 
 
@@ -285,8 +285,8 @@ def _token_bytes(e: Evidence) -> Reason:
         text=f"{e.totals.impossible_tokens:,} of {e.totals.completed:,} responses have no token "
         "for their text, or more tokens than bytes: output lengths, token rates and times between "
         "tokens are wrong",
-        remedy="the server's usage is wrong: count tokens at the client (tokenizer.name), or read "
-        "only times to the first token and of whole requests",
+        remedy="the server's usage is wrong: set a tokenizer (tokenizer.name), so the client "
+        "counts tokens, or use only the time to first token and the request latency",
     )
 
 
@@ -298,10 +298,10 @@ def _output_tokens(e: Evidence) -> Reason | None:
         "output_tokens",
         found.difference,
         TOKENS_APART,
-        text=f"the tokenizer {e.tokenizer} and the server count different output tokens in "
+        text=f"the tokenizer {e.tokenizer} and the server disagree on the output tokens of "
         f"{found.apart:,} of {found.requests:,} responses: {found.client:,.0f} by the tokenizer, "
-        f"{found.server:,.0f} by the server. Output lengths, rates and times between tokens are "
-        "by the tokenizer",
+        f"{found.server:,.0f} by the server. Output lengths, token rates and times between tokens "
+        "use the tokenizer's counts",
         remedy=OTHER_TOKENIZER,
     )
 
@@ -316,7 +316,7 @@ def _asked_input_tokens(e: Evidence) -> Reason | None:
         apart = 1.0 - e.longest_input_tokens / stated
     elif stated < usual - e.asked_tolerance:
         apart = 1.0 - stated / usual
-    why = "it has another tokenizer, or adds a prompt of its own" if is_longer else "it cut them"
+    why = "it uses another tokenizer, or adds its own prompt" if is_longer else "it truncated them"
     return graded(
         "input_tokens",
         apart,
@@ -338,9 +338,9 @@ def _input_tokens(e: Evidence) -> Reason | None:
             TOKENS_APART,
             text=f"the server counts {longer.server:,.0f} input tokens in {longer.apart:,} of "
             f"{longer.requests:,} prompts that have {longer.client:,.0f} by the tokenizer "
-            f"{e.tokenizer}: it has another tokenizer, or adds a prompt of its own, and no chat "
-            "template that adds up to "
-            f"{TEMPLATE_TOKENS} tokens. Input lengths are by the tokenizer",
+            f"{e.tokenizer}: it uses another tokenizer, or adds its own prompt, since a chat "
+            f"template adds at most {TEMPLATE_TOKENS} tokens. Input lengths use the tokenizer's "
+            "counts",
             remedy=OTHER_TOKENIZER,
         )
     counts = (
@@ -355,18 +355,18 @@ def _input_tokens(e: Evidence) -> Reason | None:
             "input_tokens",
             found.difference,
             (TOKENS_APART, TOKENS_APART),
-            text=f"the server cut the prompts: {counts}",
+            text=f"the server truncated the prompts: {counts}",
             remedy=LONGER_PROMPTS,
         )
-    maybe_cut = f", or it cut the prompts at {limit}" if e.tokens.has_common_limit else ""
+    maybe_cut = f", or truncated the prompts at {limit}" if e.tokens.has_common_limit else ""
     return graded(
         "input_tokens",
         found.difference,
         TOKENS_APART,
-        text=f"the server has another tokenizer{maybe_cut}: {counts}"
+        text=f"the server uses another tokenizer{maybe_cut}: {counts}"
         if found.apart
         else "the server counts no fewer input tokens than the client",
-        remedy=f"{OTHER_TOKENIZER}; look whether the server truncates prompts",
+        remedy=f"{OTHER_TOKENIZER}; check whether the server truncates prompts",
     )
 
 
@@ -376,9 +376,9 @@ def _cached_counts(e: Evidence) -> Reason | None:
         return None
     return note(
         "cached_counts",
-        f"{prompts - known:,} of {prompts:,} responses state no cached tokens: Cached Token Share "
-        "is that of the others. For a server that states only counts above 0, as older versions of "
-        "vLLM, the share of all is Overall Usage Prompt Cache Read %",
+        f"{prompts - known:,} of {prompts:,} responses report no cached tokens, so Cached Token "
+        "Share covers only the others. If the server reports only counts above 0, like older "
+        "versions of vLLM, Overall Usage Prompt Cache Read % is the share of all",
     )
 
 
@@ -390,7 +390,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         (0.0, 0.0),
         unit="runs",
         text=lambda e: f"ended early: {e.early_end}",
-        remedy="not a measurement of this load: run it alone, without a search",
+        remedy="this is not a measurement of the load: run it without a search",
     ),
     _events,
     _successes,
@@ -447,7 +447,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.accounts.unsent - e.connecting) if e.is_open_loop else None,
         UNSENT_SHARE,
         text=lambda e: (
-            f"{counted(e.accounts.unsent - e.connecting, 'request', 'was')} due and not sent "
+            f"{counted(e.accounts.unsent - e.connecting, 'request', 'was')} due but not sent "
             "before the stop"
         ),
         remedy=MORE_WORKERS,
@@ -462,8 +462,8 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         CENSORED_SHARE,
         text=lambda e: (
             f"{e.totals.cancelled:,} cancelled, {e.totals.timed_out:,} timed out, "
-            f"{e.accounts.unsent:,} unsent: plain latencies exclude them, the intended_* ones "
-            "do not"
+            f"{e.accounts.unsent:,} unsent: plain latencies exclude them, intended_* metrics "
+            "include them"
         ),
         remedy="set a longer grace_period or request_timeout, or use only the intended_* metrics",
     ),
@@ -476,11 +476,11 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.totals.cached_above_prompt) if e.totals.cached_above_prompt else None,
         0.0,
         text=lambda e: (
-            "the server states more cached tokens than prompt tokens in "
-            f"{e.totals.cached_above_prompt:,} responses, which no share of cached tokens includes"
+            "the server reports more cached tokens than prompt tokens in "
+            f"{e.totals.cached_above_prompt:,} responses, which shares of cached tokens exclude"
         ),
-        remedy="look at `usage` in a response of the server: its cached tokens are part of the "
-        "prompt tokens in all known APIs",
+        remedy="inspect `usage` in a response: in all known APIs, cached tokens are part of the "
+        "prompt tokens",
     ),
     _cached_counts,
     Check(
@@ -488,11 +488,11 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.totals.usage_contradictions) if e.totals.usage_contradictions else None,
         0.0,
         text=lambda e: (
-            "the server states the tokens of the prompt twice, with different numbers, in "
-            f"{e.totals.usage_contradictions:,} responses; the last number counts as prompt "
-            "tokens, and the cached tokens as unknown"
+            "the server reports the prompt tokens twice, with different numbers, in "
+            f"{e.totals.usage_contradictions:,} responses; the last number is used, and the cached "
+            "tokens count as unknown"
         ),
-        remedy="look at the events with `usage` in a stream of the server or of the gateway in "
+        remedy="inspect the events with `usage` in a stream of the server, or of the gateway in "
         "front of it",
     ),
     Check(
@@ -500,7 +500,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.totals.impossible),
         IMPOSSIBLE_SHARE,
         text=lambda e: (
-            f"{count(e.totals.impossible, 'request')} got a response before the send, by the clock"
+            f"by the clock, {count(e.totals.impossible, 'request')} got a response before the send"
         ),
         remedy="let the clock settle, or slew it instead of stepping it, before a run",
     ),

@@ -94,8 +94,8 @@ def _remedy_on_the_client(e: Evidence) -> str:
     if e.fastest_ms is not None and e.fastest_ms < FAST_MS:
         return (
             f"the server is too fast for this check: it responds in {e.fastest_ms:.2g} ms, about "
-            "as much as the client needs for a request. Use request_throughput as a lower bound, "
-            "and no latency; to try this tool, give the mock server a latency (--ttft 20ms)"
+            "as long as the client needs for a request. Use request_throughput as a lower bound, "
+            "and no latencies; to try this tool, give the mock server a latency (--ttft 20ms)"
         )
     lacks = lacks_cpu(e.workers)
     if lacks is None:

@@ -28,11 +28,11 @@ def _single_reads(e: Evidence) -> Reason | None:
         "single_reads",
         found.share,
         SINGLE_READ_SHARE,
-        text=f"{found.in_one_read:,} of {found.streams:,} streams of several tokens came in one "
+        text=f"{found.in_one_read:,} of {found.streams:,} streams of several tokens arrived in one "
         "read: the time between their tokens is unknown, and their first token is as late as the "
         "last",
         remedy="find the proxy, gateway or compression that buffers the stream; until then use "
-        "request_latency, not the times of single tokens",
+        "request_latency, not the times of tokens",
     )
 
 
@@ -64,7 +64,7 @@ def _token_events(e: Evidence) -> Reason | None:
     if totals.dense_tokens:
         text = (
             f"{totals.dense_tokens:,} of {totals.completed:,} responses have more than twice as "
-            "many tokens as events, and under two bytes a token: the count includes tokens that "
+            "many tokens as events, and under two bytes per token: the count includes tokens that "
             "were not streamed, such as summarised reasoning, and times between "
             "tokens are too short"
         ) + (f"; {text}" if totals.scarce_tokens else "")
@@ -74,7 +74,7 @@ def _token_events(e: Evidence) -> Reason | None:
         ODD_TOKENS_SHARE,
         text=text,
         remedy="compare inter_chunk_latency with inter_token_latency; if the server's usage is "
-        "wrong, count tokens at the client (tokenizer.name)",
+        "wrong, set a tokenizer (tokenizer.name), so the client counts tokens",
     )
 
 
@@ -84,7 +84,7 @@ def _hidden_tokens(e: Evidence) -> Reason | None:
         return None
     return note(
         "hidden_tokens",
-        f"{count:,} of {completed:,} responses have reasoning that the server counts and does not "
+        f"{count:,} of {completed:,} responses have reasoning that the server counts but does not "
         f"send, {e.totals.hidden_tokens / count:,.0f} tokens on average: the time to first token "
         "includes it; times between tokens and rates per user exclude it",
     )
@@ -96,9 +96,9 @@ def _blank_deltas(e: Evidence) -> Reason | None:
             return None
         return note(
             "blank_deltas",
-            f"{e.totals.with_blanks:,} of {e.totals.completed:,} responses have deltas with an "
-            "empty text that the server's usage counts as tokens: the first of them may set the "
-            "time to first token",
+            f"{e.totals.with_blanks:,} of {e.totals.completed:,} responses have deltas with empty "
+            "text that the server's usage counts as tokens: the first of them may set the time to "
+            "first token",
         )
     worst = max(e.blank_bounds, key=lambda bound: bound.uncertain_share)
     return graded(
@@ -106,10 +106,10 @@ def _blank_deltas(e: Evidence) -> Reason | None:
         worst.uncertain_share,
         LATENCY_SHIFT[0],
         text=f"the {worst.stat} of {worst.metric}, {significant(worst.measured_ms, 3)} ms, may be "
-        f"as low as {significant(worst.lowest_ms, 3)} ms: deltas with an empty text come "
-        "first, and the server's usage does not show whether they are tokens",
-        remedy="look at such a stream; if these deltas are tokens, make the server report usage "
-        "and send one event for each token",
+        f"as low as {significant(worst.lowest_ms, 3)} ms: deltas with empty text come first, and "
+        "the server's usage does not show whether they are tokens",
+        remedy="inspect such a stream; if these deltas are tokens, make the server report usage "
+        "and send one event per token",
     )
 
 

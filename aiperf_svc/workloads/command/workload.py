@@ -37,15 +37,15 @@ class CommandMetric(Model):
     unit: Annotated[str, Field(min_length=1, max_length=24)]
     better: Literal["higher", "lower"] | None = None
     pattern: Annotated[str, Field(min_length=1)] | None = None
-    """Regular expression with one group, the number."""
+    """Regular expression with one group, which matches the number."""
     json_path: Annotated[str, Field(min_length=1)] | None = None
     """Dotted path of a number in a JSON document: `results.0.mean`."""
     json_lines: Annotated[str, Field(min_length=1)] | None = None
     """Dotted path of a number in each line that is a JSON object."""
     file: FileName | None = None
-    """File with the number or document. Default: standard output."""
+    """File to read. Default: standard output."""
     take: Literal["first", "last", "min", "max", "avg", "sum"] = "last"
-    """Which of several matches or lines counts, or how they are combined."""
+    """How several matches or lines of one rank become one value."""
     combine: Literal["avg", "min", "max", "sum"] = "avg"
     """How the values of several ranks are combined."""
 
@@ -70,18 +70,18 @@ class CommandSpec(WorkloadSpec):
 
     kind: Literal["command"] = "command"
     command: Annotated[tuple[Verbatim, ...], Field(min_length=1)]
-    """Program and arguments; for a shell's words write `[sh, -c, ...]`."""
+    """Program and arguments. For shell syntax, use `[sh, -c, ...]`."""
     ranks: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Number of ranks that run the command."""
     files: dict[FileName, Verbatim] = Field(default_factory=dict)
-    """Files in the folder in which the command runs, by relative path."""
+    """Files to create in the command's working folder: relative path and content."""
     keep: tuple[FilePattern, ...] = ()
-    """Files of that folder to keep with the results, by name or pattern, in addition to those of
-    the metrics."""
+    """Files of the working folder to keep with the results, by name or pattern, in addition to
+    those that the metrics read."""
     duration: PositiveDurationNs | None = None
-    """Expected time of the command, with which the verdict compares the measured one."""
+    """Expected run time of the command. The verdict compares the measured time with it."""
     metrics: Annotated[dict[Tag, CommandMetric], Field(min_length=1)]
-    """Metrics by tag. The first one is the headline."""
+    """Metrics by tag. The first one is the headline metric."""
 
 
 Config = WorkloadConfig[CommandSpec]

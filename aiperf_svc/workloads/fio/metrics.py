@@ -97,7 +97,7 @@ def metrics_of_run(run: Run) -> Iterator[MetricInfo]:
             "bandwidth",
             "bytes/s",
             whole="Bandwidth",
-            of_way="bandwidth of {}s",
+            of_way="{} bandwidth",
             field="bw_bytes",
         ),
         "latency": _latency(run),
@@ -140,7 +140,7 @@ def _latency(run: Run) -> list[MetricInfo]:
     for way in run.directions:
         average = MetricInfo(
             tag=run.latency_tag(way),
-            name=_titled(run, f"Latency of {way}s, average"),
+            name=_titled(run, f"{way.capitalize()} latency, average"),
             unit="us",
             better="lower",
             formula=f"{way}.lat_ns.mean, weighted by .N over jobs and workers",
@@ -151,10 +151,10 @@ def _latency(run: Run) -> list[MetricInfo]:
             *(
                 MetricInfo(
                     tag=f"{average.tag}_{tag}",
-                    name=_titled(run, f"Latency of {way}s, p{percent:g}"),
+                    name=_titled(run, f"{way.capitalize()} latency, p{percent:g}"),
                     unit="us",
                     better="lower",
-                    formula=f"percentile of {way}.lat_ns.bins, added over jobs and workers",
+                    formula=f"percentile of {way}.lat_ns.bins, merged over jobs and workers",
                     in_table=average.in_table,
                 )
                 for tag, percent in PERCENTILES.items()

@@ -34,35 +34,36 @@ class FioSpec(WorkloadSpec):
 
     kind: Literal["fio"] = "fio"
     suite: Literal["volume"] | None = None
-    """`volume` measures a volume as a whole, in several runs: random and sequential reads and
-    writes, their latency, parallel reads and a mix. It decides `rw`, `bs`, `iodepth` and the
-    like."""
+    """`volume` profiles a volume in several runs: random and sequential reads and writes, their
+    latency, parallel reads, and reads mixed with writes. It sets `rw`, `bs`, `iodepth` and similar
+    keys."""
     rw: Pattern = "read"
     bs: Annotated[SizeBytes, Field(gt=0, le=2**30)] = 4 * 2**20
-    """Size of one read or write: `64Ki`, or a number of bytes. What fio calls `64k` is refused."""
+    """Block size: `64Ki`, or a number of bytes. `64k` is refused, because fio reads it as 64 KiB
+    and this config as 64,000 bytes."""
     iodepth: Annotated[int, Field(gt=0, le=65_536)] = 1
-    """Reads and writes of each job in flight."""
+    """I/O operations that each job keeps in flight."""
     ioengine: Literal["libaio", "io_uring", "posixaio", "psync", "sync"] = "libaio"
     direct: bool = True
     """Bypass the page cache."""
     nrfiles: Annotated[int, Field(gt=0, le=100_000)] = 1
-    """Files of each job."""
+    """Files per job."""
     rwmixread: Annotated[int, Field(ge=1, le=99)] = 50
-    """Per cent of reads if `rw` has reads and writes."""
+    """Percentage of reads if `rw` mixes reads and writes."""
     percentage_random: Annotated[int, Field(ge=0, le=100)] = 100
-    """Per cent of a random pattern that is random."""
+    """Percentage of accesses that are random if `rw` is a random pattern."""
     runtime: Annotated[PositiveDurationNs, Field(ge=SECOND_NS)] | None = None
-    """Measured time. Default: 30s, and 15s for each run of a suite."""
+    """Length of the measurement. Default: 30s, or 15s for each run of a suite."""
     ramp: DurationNs = 2 * SECOND_NS
-    """Time before the measured one."""
+    """Time before the measurement, which is not counted."""
     num_jobs: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Processes of each worker, each with its own files."""
+    """Jobs (processes) of each worker, each with its own files."""
     size: Annotated[SizeBytes, Field(gt=0)] = 10 * 2**30
-    """Size of all files of one job, or of the one file of a suite."""
+    """Total size of the files of one job, or of the single file of a suite."""
     thread: bool = False
-    """Use threads instead of processes."""
+    """Run the jobs as threads instead of processes."""
     workers: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Ranks, each with a volume of its own unless they share one."""
+    """Number of ranks, each with its own volume unless they share one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -96,7 +97,7 @@ class FioSpec(WorkloadSpec):
 
     def _problems_of_suite(self) -> list[str]:
         given = filter(self._is_set, _SUITE_KEYS)
-        problems = [f"{{suite}} decides {{{key}}}: leave it out" for key in given]
+        problems = [f"{{suite}} sets {{{key}}}; leave it out" for key in given]
         if self.ioengine in _SYNCHRONOUS:
             problems.append(f"{{suite}} needs an asynchronous {{ioengine}}, not {self.ioengine}")
         if self.size < _SUITE_SMALLEST:

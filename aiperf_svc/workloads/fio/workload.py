@@ -36,7 +36,7 @@ class Fio(ToolWorkload[FioSpec]):
     """The kind `fio`."""
 
     kind = "fio"
-    summary = "IOPS, bandwidth and latency of volumes, by fio; suite: volume runs a whole profile"
+    summary = "IOPS, bandwidth and latency of volumes, by fio; suite: volume runs a full profile"
     spec = FioSpec
     rank_key = "workers"
     tools = (Tool("fio", "fio"),)
@@ -109,8 +109,8 @@ class Fio(ToolWorkload[FioSpec]):
         if config.workload.direct:
             return ()
         text = (
-            "the numbers have the page cache in them (workload.direct is false): reads may come "
-            "from memory, and writes may end there"
+            "the numbers include the page cache (workload.direct is false): reads may come from "
+            "memory, and writes may not reach the volume"
         )
         return (note("page-cache", text),)
 

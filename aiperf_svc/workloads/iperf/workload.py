@@ -100,7 +100,7 @@ _CPU = tuple(
         name=f"CPU of the {end}",
         unit="ratio",
         better="lower",
-        formula=f"{end}'s end.cpu_utilization_percent.host_total / 100, summed over processes: "
+        formula=f"{end}'s end.cpu_utilization_percent.host_total / 100, summed over processes; "
         "1 is one core",
     )
     for end in ("client", "server")

@@ -17,7 +17,7 @@ from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.endpoint_types import EndpointType
-from aiperf_svc.domain.number_text import counted
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.network import OutsideUrl
 from aiperf_svc.workloads.steps import (
     Command,
@@ -36,19 +36,21 @@ _TYPES = {"chat": EndpointType.CHAT, "completions": EndpointType.COMPLETIONS}
 
 
 class LmEvalSpec(WorkloadSpec, LmEvalTasks):
-    """Tasks of lm-evaluation-harness that are asked of one server."""
+    """Tasks of lm-evaluation-harness that are run against one server."""
 
     kind: Literal["lm-eval"] = "lm-eval"
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
-    """Base URL of the server, as `endpoint.url`. Its key is OPENAI_API_KEY in `secret_env`."""
+    """Base URL of the server, as in `endpoint.url`. Its API key is OPENAI_API_KEY in
+    `secret_env`."""
     model: Annotated[str, Field(min_length=1)]
-    """Name of the model in the requests."""
+    """Model to request."""
     api: Literal["chat", "completions"] = "chat"
-    """`completions` can compare likelihoods, with `tokenizer`; `chat` only generates."""
+    """`chat` can only generate text. `completions` with `tokenizer` can also compare
+    likelihoods."""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 16
-    """Questions at a time."""
+    """Number of questions in flight."""
     extra_inputs: dict[str, object] = Field(default_factory=dict)
-    """Further members of each request for a text, such as `chat_template_kwargs`."""
+    """Additional members of each request that generates text, such as `chat_template_kwargs`."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -72,7 +74,7 @@ class LmEval(ToolWorkload[LmEvalSpec]):
     """The kind `lm-eval`."""
 
     kind = "lm-eval"
-    summary = "scores of a server at tasks of lm-evaluation-harness"
+    summary = "scores of a server on tasks of lm-evaluation-harness"
     spec = LmEvalSpec
     tools = (Tool(lm_eval.PROGRAM, "", remedy=lm_eval.REMEDY),)
     metrics = (
@@ -81,20 +83,20 @@ class LmEval(ToolWorkload[LmEvalSpec]):
             name="Score",
             unit="ratio",
             better="higher",
-            formula="mean of the scores of the tasks, each its first metric or `metric`",
+            formula="mean over the tasks of `metric`, or else of each task's first metric",
         ),
         MetricInfo(
             tag="questions",
             name="Questions",
             unit="count",
-            formula="sum of `n-samples`.effective of the tasks",
+            formula="sum of `n-samples`.effective over the tasks",
         ),
         MetricInfo(
             tag=_WITHOUT_TEXT,
             name="Answers without text",
             unit="count",
             better="lower",
-            formula="samples whose answer is empty, such as one of reasoning alone",
+            formula="samples with an empty answer, for example one that has only reasoning",
         ),
     )
 
@@ -189,7 +191,7 @@ class LmEval(ToolWorkload[LmEvalSpec]):
                     limit=0.0,
                     unit="questions",
                     text=f"limit {limit:,}: only the first questions of each task were sent",
-                    remedy="leave workload.limit out before a score is compared with others",
+                    remedy="remove workload.limit before comparing scores",
                 )
             )
         empty = sum(int(reading.values[_WITHOUT_TEXT]) for reading in readings)
@@ -201,9 +203,9 @@ class LmEval(ToolWorkload[LmEvalSpec]):
                     measured=empty,
                     limit=0.0,
                     unit="answers",
-                    text=f"{counted(empty, 'answer', 'was')} without a text, which counts as wrong",
-                    remedy="raise the task's max_gen_toks; lm_eval reads no reasoning: turn it off "
-                    "in workload.extra_inputs",
+                    text=f"{count(empty, 'answer')} had no text and counted as wrong",
+                    remedy="raise the task's max_gen_toks, or turn reasoning off in "
+                    "workload.extra_inputs: lm_eval does not read it",
                 )
             )
         return tuple(found)

@@ -40,9 +40,9 @@ class MpiPingPongSpec(WorkloadSpec):
     transport: Transport = "tcp"
     """`rdma` needs `deployment.ranks.devices`."""
     maxlog: Annotated[int, Field(ge=0, le=30)] = 22
-    """Sizes are 0 bytes and all powers of two to 2^maxlog bytes."""
+    """Message sizes are 0 bytes and all powers of two up to 2^maxlog bytes."""
     iterations: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000
-    """Round trips of each size. Sizes above 40 MiB / iterations have fewer, as many as move 40 MiB
+    """Round trips per size. Sizes above 40 MiB / iterations have fewer: as many as transfer 40 MiB
     one way."""
     program: Literal["mpi4py", "imb"] = "mpi4py"
     """`mpi4py`: a script of this project that needs Python and mpi4py; `imb`: IMB-MPI1 of the Intel
@@ -70,14 +70,14 @@ class MpiPingPong(ToolWorkload[MpiPingPongSpec]):
             name="Latency at 0 bytes",
             unit="us",
             better="lower",
-            formula="t[usec] of the row of 0 bytes: half the mean round trip",
+            formula="t[usec] at 0 bytes: half the mean round-trip time",
         ),
         MetricInfo(
             tag="bandwidth",
             name="Peak bandwidth",
             unit="bytes/s",
             better="higher",
-            formula="the largest #bytes / t[usec] of all rows",
+            formula="largest #bytes / t[usec] of all rows",
         ),
     )
 

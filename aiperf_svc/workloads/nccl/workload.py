@@ -41,23 +41,23 @@ class NcclSpec(WorkloadSpec):
         "scatter",
         "sendrecv",
     ] = "all_reduce"
-    """The program is `OPERATION_perf`, built with `MPI=1`."""
+    """The program is `OPERATION_perf` of nccl-tests, built with `MPI=1`."""
     min_bytes: SizeBytes = 8
-    """Smallest size."""
+    """Smallest message size."""
     max_bytes: SizeBytes = 2**30
-    """Largest size. The sizes are `min_bytes` and its doubles."""
+    """Largest message size. Each size is twice the previous one, from `min_bytes` on."""
     gpus: Annotated[int, Field(ge=1, le=64)] = 1
-    """GPUs of each rank; each has a process of its own."""
+    """GPUs per rank, with one process for each."""
     ranks: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """Nodes, with `deployment.ranks.nodes: apart`."""
+    """Number of ranks. With `deployment.ranks.nodes: apart`, each has its own node."""
     iterations: Annotated[int, Field(ge=1, le=1_000_000)] = 20
-    """Operations of each size."""
+    """Timed operations per size."""
     warmup: Annotated[int, Field(ge=0, le=1_000_000)] = 5
-    """Operations before these, which are not timed."""
+    """Untimed operations before these."""
     datatype: Literal["float", "double", "half", "bfloat16", "int8", "int32"] = "float"
     transport: Transport = "tcp"
-    """Transport between nodes. `rdma` needs an RDMA device beside the GPUs in
-    `deployment.ranks.devices`."""
+    """Transport between nodes. `rdma` needs an RDMA device in `deployment.ranks.devices`, in
+    addition to the GPUs."""
 
     @model_validator(mode="after")
     def _has_sizes(self) -> Self:
@@ -91,21 +91,21 @@ class Nccl(ToolWorkload[NcclSpec]):
             name="Bus bandwidth, average of all sizes",
             unit="bytes/s",
             better="higher",
-            formula="`# Avg bus bandwidth`, the mean of all busbw",
+            formula="`# Avg bus bandwidth`, the mean of all busbw values",
         ),
         MetricInfo(
             tag="bus_bandwidth_peak",
             name="Peak bus bandwidth",
             unit="bytes/s",
             better="higher",
-            formula="the largest busbw of all rows, out of place and in place",
+            formula="largest busbw of all rows, out-of-place and in-place",
         ),
         MetricInfo(
             tag="latency",
             name="Latency at the smallest size",
             unit="us",
             better="lower",
-            formula="time(us) of the first row with a size above 0, out of place",
+            formula="out-of-place time(us) of the first row with a size above 0",
         ),
     )
 
@@ -178,7 +178,7 @@ class Nccl(ToolWorkload[NcclSpec]):
         found = gpu_problems(config, spec.gpus)
         if spec.transport == "rdma" and all(map(is_gpu, config.deployment.ranks.devices)):
             found.append(
-                "workload.transport: rdma needs a device beside the GPUs: name its resource in "
+                "workload.transport: rdma needs a device in addition to GPUs: name its resource in "
                 "deployment.ranks.devices, such as rdma/hca_shared_devices_a: 1"
             )
         return found

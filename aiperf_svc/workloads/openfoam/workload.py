@@ -34,14 +34,16 @@ class OpenFoamSpec(WorkloadSpec):
 
     kind: Literal["openfoam"] = "openfoam"
     size: Literal["XS", "S", "M", "XL"] = "S"
-    """Cells and time steps: XS 20³ and 20, S 100³ and 500, M 200³ and 2000, XL 400³ and 100."""
+    """Mesh cells and time steps: XS has 20³ and 20, S 100³ and 500, M 200³ and 2000, XL 400³
+    and 100."""
     processes: Annotated[int, Field(ge=1, le=100_000)] = 2
-    """MPI processes of all nodes together."""
+    """Total number of MPI processes on all nodes."""
     nodes: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """Number of ranks among which the processes are divided."""
+    """Number of ranks over which the processes are distributed."""
     iterative_method: Literal["fixed-iter", "fixed-norm"] = "fixed-iter"
-    """`fixed-iter`: each time step does the same number of solver iterations, so that the work is
-    the same on all hardware; `fixed-norm`: each solves the pressure to a residual of 1e-4."""
+    """`fixed-iter`: every time step runs a fixed number of solver iterations, so the work is the
+    same on all hardware; `fixed-norm`: every time step solves the pressure to a residual of
+    1e-4."""
     transport: Transport = "tcp"
     """`rdma` needs `deployment.ranks.devices`."""
 
@@ -199,7 +201,7 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
     """The kind `openfoam`."""
 
     kind = "openfoam"
-    summary = "time that OpenFOAM's icoFoam takes for a 3-D lid-driven cavity, in parallel"
+    summary = "solution time of a 3-D lid-driven cavity in parallel, by OpenFOAM's icoFoam"
     spec = OpenFoamSpec
     tools = (
         Tool("icoFoam", "openfoam"),
@@ -213,7 +215,7 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
             name="Solver time",
             unit="s",
             better="lower",
-            formula="the last ExecutionTime of the log: CPU time of the first process",
+            formula="last ExecutionTime of the log: CPU time of the first process",
         ),
         MetricInfo(
             tag="step_time",
@@ -224,7 +226,7 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
         ),
         MetricInfo(
             tag="rate",
-            name="Cells solved",
+            name="Solver rate",
             unit="cell-steps/s",
             better="higher",
             formula="cells of the mesh / step_time",
@@ -235,13 +237,13 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
             name="Wall time",
             unit="s",
             better="lower",
-            formula="the last ClockTime of the log, in full seconds",
+            formula="last ClockTime of the log, in whole seconds",
         ),
         MetricInfo(
             tag="pressure_iterations",
             name="Iterations of the pressure solver",
             unit="count",
-            formula="sum of No Iterations of all lines `Solving for p`",
+            formula="sum of `No Iterations` over all lines `Solving for p`",
         ),
     )
 
@@ -312,7 +314,7 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
         return rdma_privilege(config.workload.transport)
 
     def plots(self, config: Config) -> tuple[Plot, ...]:
-        return (Plot(title="Time of each time step", kind="series", name="step_time"),)
+        return (Plot(title="Time per time step", kind="series", name="step_time"),)
 
     def checks(self, config: Config, readings: Sequence[Reading]) -> tuple[Reason, ...]:
         """Report waits for a CPU, which ExecutionTime does not include."""
@@ -322,9 +324,9 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
                 "solver-wall-time",
                 waited,
                 _WAITED_SHARE,
-                text=f"the first process spent {waited:.1%} of the wall time without a CPU, which "
-                "the solver time does not count",
-                remedy="give each process a core of its own, and judge by clock_time until then",
+                text=f"the first process spent {waited:.1%} of the wall time off the CPU, which "
+                "the solver time does not include",
+                remedy="give each process its own core; until then use clock_time",
             ),
         )
 

@@ -88,29 +88,28 @@ class PyTorchSpec(WorkloadSpec):
 
     kind: Literal["pytorch"] = "pytorch"
     device: Literal["cpu", "cuda"] = "cpu"
-    """`cuda` needs GPUs, on a cluster in `deployment.ranks.devices`."""
+    """`cuda` needs GPUs. On a cluster, request them in `deployment.ranks.devices`."""
     model: Literal["alexnet", "resnet50", "llama"] = "resnet50"
-    """A model of torchvision, or a decoder like Llama, 8 layers 1024 wide, whose sample is a
-    text of `sequence_length` tokens."""
+    """`alexnet` and `resnet50` are torchvision's. `llama` is a decoder like Llama with 8 layers of
+    width 1024, and its samples have `sequence_length` tokens."""
     mode: Literal["train", "eval"] = "train"
     """`train`: forward, loss, backward and an SGD step; `eval`: forward without gradients."""
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 64
     """Samples of each process in one batch."""
     iterations: Annotated[int, Field(ge=1, le=1_000_000)] = 20
-    """Batches that are timed."""
+    """Timed batches."""
     warmup: Annotated[int, Field(ge=0, le=1_000_000)] = 5
-    """Batches before them."""
+    """Untimed batches before these."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision of the forward pass (autocast). float16 trains with a scaled loss and needs
-    cuda."""
+    """Precision of the forward pass (autocast). float16 needs cuda, and uses loss scaling in
+    training."""
     sequence_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
-    """Tokens of a sample of llama."""
+    """Tokens per sample of `llama`."""
     gpus: Annotated[int, Field(ge=1, le=64)] = 1
-    """Processes of each rank: one for each of its GPUs with cuda. With cpu they share its CPUs."""
+    """Processes per rank. With cuda, each has its own GPU; with cpu, they share the rank's CPUs."""
     ranks: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Number of ranks. If there is more than one process in total, torchrun starts them, and
-    gradients are averaged over them. On CPUs this needs a PyTorch with gloo, which Debian's
-    lacks."""
+    """Number of ranks. With more than one process in total, torchrun starts them, and they average
+    their gradients. On CPUs this needs a PyTorch with gloo, which Debian's package lacks."""
     port: Annotated[int, Field(ge=1024, le=65_535)] = 29_400
     """Port on which rank 0 listens for the other processes."""
 
@@ -145,13 +144,13 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
             name="Samples per second",
             unit="samples/s",
             better="higher",
-            formula="sum over the processes of batch_size * iterations / the time of its batches",
+            formula="batch_size * iterations / total time of the batches, summed over processes",
             scales_with=("workload.ranks", "workload.gpus"),
         ),
         *(
             MetricInfo(
                 tag=f"batch_time_{name}",
-                name=f"Time of a batch, {name}",
+                name=f"Batch time, {name}",
                 unit="ms",
                 better="lower",
                 formula=f"{name} of the wall times of all batches of all processes",
@@ -160,29 +159,29 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
         ),
         MetricInfo(
             tag="peak_host_memory",
-            name="Peak memory of the host",
+            name="Peak host memory",
             unit="bytes",
             better="lower",
-            formula="ru_maxrss of the process that has most",
+            formula="largest ru_maxrss of all processes",
         ),
     )
     gpu_metrics = (
         *(
             MetricInfo(
                 tag=f"gpu_time_{name}",
-                name=f"GPU time of a batch, {name}",
+                name=f"GPU time per batch, {name}",
                 unit="ms",
                 better="lower",
-                formula=f"{name} of the times between the CUDA events around all batches",
+                formula=f"{name} of the times between the CUDA events around each batch",
             )
             for name in _QUANTILES
         ),
         MetricInfo(
             tag="peak_device_memory",
-            name="Peak memory of a GPU",
+            name="Peak GPU memory",
             unit="bytes",
             better="lower",
-            formula="torch.cuda.max_memory_allocated of the GPU that has most, without warm-up",
+            formula="largest torch.cuda.max_memory_allocated of all GPUs, without the warmup",
         ),
     )
     """Additional metrics for `device: cuda`."""
@@ -247,7 +246,7 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
         return gpu_problems(config, spec.gpus) if spec.device == "cuda" else []
 
     def plots(self, config: Config) -> tuple[Plot, ...]:
-        return (Plot(title="Time of each batch", kind="series", name="batch_time"),)
+        return (Plot(title="Batch time", kind="series", name="batch_time"),)
 
     def progress(self, config: Config, line: str) -> str:
         number, found, time = line.removeprefix("batch ").partition(": ")

@@ -59,15 +59,15 @@ class Stage(Model):
     """One tool, on each node alone, on pairs of nodes, or on all nodes together."""
 
     nodes: NodesOf
-    """`alone`: every node at the same time, each by itself; `pairs`: every pair, in rounds of pairs
-    at the same time; `all`: one run on all nodes."""
+    """`alone`: each node by itself, all at the same time; `pairs`: every pair of nodes, in rounds
+    of simultaneous pairs; `all`: one run on all nodes."""
     workload: StageWorkload
-    """The tool and its keys, as `workload` of a benchmark of its own. The number of its ranks
-    follows from `nodes`."""
+    """The tool and its keys, as in `workload` of a separate benchmark. `nodes` determines the
+    number of ranks."""
     name: StageName | None = None
     """Name of the stage. Default: the kind of its tool."""
     judge: tuple[str, ...] = ()
-    """Metrics of the tool that are judged. Default: its first one."""
+    """Metrics of the tool to judge. Default: the first one."""
 
     @property
     def own_name(self) -> str:
@@ -93,9 +93,10 @@ class CheckLimit(Model):
     min: float | str | None = None
     """Lowest value, in the metric's unit or with a unit: `23Gbit/s`."""
     max: float | str | None = None
-    """Highest value, likewise."""
+    """Highest value, in the same form."""
     of_baseline: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Lowest share of the baseline; of a latency, the baseline divided by it is the highest."""
+    """Lowest share of the baseline. For a latency, the highest value is the baseline divided by
+    this share."""
     gpu: str = "*"
     """GPU product to which it applies, with wildcards: `NVIDIA-H100-*`."""
     fabric: str = "*"
@@ -122,30 +123,30 @@ class QualifySpec(WorkloadSpec):
     """Stages in the order in which they run. A node that fails a stage is excluded from the later
     ones."""
     limits: tuple[CheckLimit, ...] = ()
-    """Limits of checks. Those of other GPU products or fabrics are ignored, but at least one must
+    """Limits of checks. Limits for other GPU products or fabrics are ignored, but at least one must
     apply."""
     gpu: str = ""
     """GPU product of the nodes. Default: the value of `nvidia.com/gpu.product` in
     `deployment.placement.node_selector`."""
     fabric: str = ""
-    """Name of the nodes' fabric, to which limits refer: `roce`, `infiniband`."""
+    """Fabric of the nodes, for limits that depend on it: `roce`, `infiniband`."""
     baseline: dict[str, dict[str, Annotated[float, Field(ge=0)]]] = Field(default_factory=dict)
-    """Earlier value of each check on each node, as `qualify --baseline` reads it from the results
-    of an earlier qualification. The node `""` is the median of all."""
+    """Baseline of each check on each node. `qualify --baseline` reads it from the results of an
+    earlier qualification. The node `""` has the median of all nodes."""
     max_nodes_at_once: Annotated[int, Field(ge=2, le=1_000)] | None = None
-    """Most nodes that are measured at the same time in the stages `alone` and `pairs`. Default:
-    all."""
+    """Maximum number of nodes that are measured at the same time in the stages `alone` and `pairs`.
+    Default: all."""
     time_limit: PositiveDurationNs | None = None
-    """Time of measuring after which no trial starts. The remaining checks are not measured and
+    """Measuring time after which no further trial starts. The remaining checks are not measured and
     count as failed."""
     stage: str | None = None
-    """Stage of a trial. The program fills in this key and the next three."""
+    """Stage of this trial. The program sets this key and the next three."""
     round: int | Literal["suspects"] | None = None
-    """Round of a trial in a stage of pairs, or the suspects of a stage."""
+    """Round of this trial in a stage of pairs, or `suspects`."""
     without: tuple[str, ...] = ()
     """Nodes that have failed."""
     repeat: tuple[tuple[str, ...], ...] = ()
-    """Suspects, each with good nodes, that are measured again."""
+    """Suspect nodes to measure again, each with good nodes."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

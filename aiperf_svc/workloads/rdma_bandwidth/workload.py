@@ -52,9 +52,9 @@ class RdmaBandwidthSpec(PerftestSpec):
 
     kind: Literal["rdma-bandwidth"] = "rdma-bandwidth"
     iterations: Annotated[int, Field(ge=5, le=20_000)] = 1000
-    """Iterations for each message size. Above 20000 perftest does not report the peak."""
+    """Iterations for each message size. Above 20,000, perftest does not report the peak."""
     qps: Annotated[int, Field(gt=0, le=16_384)] = 1
-    """Queue pairs."""
+    """Number of queue pairs."""
 
     @field_validator("extra_args")
     @classmethod
@@ -62,8 +62,8 @@ class RdmaBandwidthSpec(PerftestSpec):
         for each in extra_args:
             if each == "-b" or each.startswith("--bi"):
                 raise ValueError(
-                    f"{each} adds up both directions, and the results are those of one; leave it "
-                    "out"
+                    f"{each} adds up both directions, but the results are for one direction; leave "
+                    "it out"
                 )
         return extra_args
 

@@ -49,7 +49,8 @@ def _metric(tag: str, name: str, field: str, *, in_table: bool = True) -> Metric
         name=f"{name} latency of 2 bytes",
         unit="us",
         better="lower",
-        formula=f"{field} of the smallest message; of writes half a round trip, of reads a whole",
+        formula=f"{field} of the smallest message: half a round trip for writes, a whole one for "
+        "reads",
         in_table=in_table,
     )
 
@@ -66,10 +67,10 @@ class RdmaLatency(PerftestWorkload[RdmaLatencySpec]):
     metrics = (
         _metric("latency", "Typical", "t_typical"),
         _metric("latency_avg", "Average", "t_avg"),
-        _metric("latency_min", "Least", "t_min"),
+        _metric("latency_min", "Minimum", "t_min"),
         _metric("latency_p99", "p99", "99% percentile"),
         _metric("latency_p999", "p99.9", "99.9% percentile"),
-        _metric("latency_max", "Largest", "t_max", in_table=False),
+        _metric("latency_max", "Maximum", "t_max", in_table=False),
     )
 
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:

@@ -26,17 +26,18 @@ class UcxSpec(WorkloadSpec):
 
     kind: Literal["ucx"] = "ucx"
     test: Test = "tag_bw"
-    """Tag matching, put, active messages or streams of UCP; their bandwidth or their latency."""
+    """Bandwidth (`_bw`) or latency (`_lat`) of a UCP operation: tag matching, put, active messages
+    (`am`) or streams."""
     transports: Annotated[tuple[Transport, ...], Field(min_length=1)] = ("tcp",)
     """Transports, as in UCX_TLS. All but `tcp` need an RDMA device."""
     max_size: Annotated[SizeBytes, Field(gt=0, le=2**30)] = 4 * 2**20
-    """Largest message; the smallest has one byte."""
+    """Largest message size. The smallest is one byte."""
     iterations: Annotated[int, Field(ge=10, le=10**9)] = 1000
-    """Iterations for each message size up to 64 KiB; a tenth of it for larger ones."""
+    """Iterations for each message size up to 64 KiB. Larger sizes have a tenth of them."""
     warmup: Annotated[int, Field(gt=0, le=10**6)] = 100
-    """Iterations before those that are measured."""
+    """Iterations before the measured ones."""
     port: Annotated[int, Field(ge=1024, le=65_535)] = 13337
-    """Port through which client and server exchange their addresses."""
+    """Port on which client and server exchange their addresses."""
 
     @property
     def is_latency(self) -> bool:

@@ -31,8 +31,8 @@ _BANDWIDTH = (
         name="Peak bandwidth",
         unit="bit/s",
         better="higher",
-        formula="largest overall_bw of all message sizes, times 2^20 * 8; size * overall_mr * 8 "
-        "where that has more digits",
+        formula="largest overall_bw of all message sizes, times 2^20 * 8; or size * overall_mr * 8 "
+        "if that has more digits",
     ),
     MetricInfo(
         tag="message_rate",

@@ -50,7 +50,7 @@ def disagreement_is_named(run: ClientRun) -> list[str]:
     if output is None or abs(output["measured"] - 0.5) > 0.01:
         problems.append(f"an OSL of 20 against 10 is not named: {output}")
     prompts = checks.get("input_tokens")
-    if prompts is None or "cut the prompts" not in prompts["text"]:
+    if prompts is None or "truncated the prompts" not in prompts["text"]:
         problems.append(f"prompts of 5,000 tokens that are cut at 50 are not named: {prompts}")
     if run.verdict["verdict"] == "valid":
         problems.append("the run is valid")
@@ -63,7 +63,7 @@ def servers_counts_are_used(run: ClientRun) -> list[str]:
     problems = []
     if (lengths[0], lengths[1]["avg"]) != (TOKENS, LIMIT):
         problems.append(f"lengths are {lengths}")
-    if not any("it cut them" in check["text"] for check in run.verdict["reasons"]):
+    if not any("it truncated them" in check["text"] for check in run.verdict["reasons"]):
         problems.append("prompts that are cut are not named")
     return problems
 

@@ -147,7 +147,7 @@ def test_slow_node_fails_and_is_labelled_on_request(cluster: Cluster, runner: Ru
     # The good node has a value of its own but no good peer.
     assert sorted(found.values()) == ["fail", "not-measured"]
     reasons = {each["verdict"]: each["checks"][1]["reason"] for each in nodes}
-    assert reasons["not-measured"] == "no good node was left to measure it with"
+    assert reasons["not-measured"] == "no good node was left as a partner"
 
     labelled = runner.call("qualify", "--label", str(file.parent))
     assert labelled.code == ExitCode.OK, labelled.errors

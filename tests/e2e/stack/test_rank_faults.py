@@ -142,7 +142,7 @@ def test_out_of_memory_rank_is_named(runner: Runner) -> None:
     assert outcome.ended.code == ExitCode.BENCHMARK_FAILED
     assert "oom" in outcome.invalid
     assert "tail ended by signal 9" in outcome.problem
-    assert "processes of the ranks that the kernel killed for lack of memory: 1" in outcome.shown
+    assert "processes of ranks that the kernel killed for lack of memory: 1" in outcome.shown
 
 
 def test_killed_container_of_a_rank_fails_its_step(cluster: Cluster, runner: Runner) -> None:

@@ -177,7 +177,7 @@ def test_flags_that_contradict_a_replay_are_refused(words: str, line: str) -> No
 def test_open_loop_defaults_to_ten_seconds() -> None:
     made = draft(*TARGET, "--request-rate", "2.55")
     assert load_of(made).requests == 26
-    assert "(10 s at 2.55 a second)" in made.notices[0]
+    assert "(10 s at 2.55 requests/s)" in made.notices[0]
 
 
 @pytest.mark.parametrize("end", [("--request-count", "3"), ("--benchmark-duration", "3s")])

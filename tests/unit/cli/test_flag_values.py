@@ -365,7 +365,7 @@ def test_media_size_implies_one_media_item() -> None:
 def test_noise_images_are_accepted_and_assets_refused() -> None:
     images = config(*CLOSED, "--image-source", "noise", "--image-width-mean", "64").dataset.images
     assert (images.folder, images.number) == (None, 1)
-    assert "give a folder" in refusal(*CLOSED, "--image-source", "assets")
+    assert "expected a folder" in refusal(*CLOSED, "--image-source", "assets")
 
 
 def test_synthetic_request_of_a_transcription_is_one_sound() -> None:

@@ -235,7 +235,7 @@ def test_metric_missing_on_one_side_is_not_judged() -> None:
         for i, v in enumerate(FAST)
     ]
     found = compared(base, side("b", FAST))
-    assert found.notes == ("speed is on one side only",)
+    assert found.notes == ("only one side has speed",)
     assert not found.is_judged
     assert compared(base, side("b", FAST), wanted=["latency"]).is_judged
 
@@ -243,7 +243,7 @@ def test_metric_missing_on_one_side_is_not_judged() -> None:
 def test_statistic_missing_on_one_side_is_not_judged() -> None:
     base = [measured(f"a{i}", {P50: RunValue(v), P99: RunValue(v)}) for i, v in enumerate(FAST)]
     found = compared(base, side("b", FAST), wanted=["latency"])
-    assert found.notes == ("latency:p99 is on one side only",)
+    assert found.notes == ("only one side has latency:p99",)
     assert not found.is_judged
     assert compared(base, side("b", FAST), wanted=["latency:p50"]).is_judged
 

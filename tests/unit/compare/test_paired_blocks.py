@@ -146,7 +146,7 @@ def test_block_without_all_trials_is_left_out() -> None:
     base, new = ([run for each in blocks for run in each[side]] for side in "ab")
     (row,) = compared(base, new[:-1], is_paired=True).rows
     assert row.base.n == 3
-    assert row.notes == ("blocks without all trials on both sides, which are left out: 1",)
+    assert row.notes == ("blocks left out because trials of a side are missing: 1",)
 
 
 def test_failed_visit_costs_its_block_only() -> None:
@@ -155,7 +155,7 @@ def test_failed_visit_costs_its_block_only() -> None:
     failed = measured("b4-2", {}, verdict=Severity.INVALID, cause="run-failed", failure="failed")
     (row,) = compared(base, [*new[:-1], failed], is_paired=True).rows
     assert (row.base.n, row.word) == (3, Word.WORSE)
-    assert row.notes == ("blocks without all trials on both sides, which are left out: 1",)
+    assert row.notes == ("blocks left out because trials of a side are missing: 1",)
 
 
 def test_unknown_value_of_a_trial_prevents_the_judgement() -> None:
@@ -178,8 +178,8 @@ def test_blocks_of_single_visits_show_no_numbers() -> None:
     assert row.word is Word.UNJUDGED
     assert wording.cells(row) == ("–", "–", "–", "", "(n=0+0)", "?")
     assert row.notes == (
-        "blocks without all trials on both sides, which are left out: 3",
-        "? fewer than 3 whole blocks: noise between blocks unknown",
+        "blocks left out because trials of a side are missing: 3",
+        "? fewer than 3 complete blocks: noise between blocks unknown",
     )
 
 

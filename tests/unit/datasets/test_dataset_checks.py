@@ -238,7 +238,7 @@ def test_pictures_of_all_lines_have_a_size_limit(
     check_dataset(given)
     monkeypatch.setattr(media, "MOST_BYTES", 1024)
     (tmp_path / "a.png").write_bytes(picture + bytes(512))
-    with pytest.raises(DatasetError, match=r"data:2: a\.png: the pictures and sounds of the "):
+    with pytest.raises(DatasetError, match=r"data:2: a\.png: the images and sounds of the "):
         check_dataset(given)
 
 

@@ -103,7 +103,7 @@ def test_only_as_many_lines_as_wanted_are_read() -> None:
         ('{"text": "a", "video": "x.mp4"}', "`video` is not supported"),
         (
             '{"messages": [{"role": "user"}], "image": "x.png"}',
-            "hold pictures and sounds themselves",
+            "already contain images and sounds",
         ),
         ('{"text": "a", "images": "x.png"}', r"\$\.images"),
         ('{"query": "q"}', "need each other"),

@@ -108,7 +108,7 @@ def test_another_variant_has_other_noise_of_same_size() -> None:
 def test_media_over_the_memory_limit_are_refused_early() -> None:
     entries = generate(Dataset(input_tokens=Length(mean=3)), 1_000, 1, None)
     huge = Images(number=1, width=Length(mean=4_096), height=Length(mean=4_096))
-    with pytest.raises(DatasetError, match=r"1,000 requests have 62\.5 GiB of pictures"):
+    with pytest.raises(DatasetError, match=r"1,000 requests have 62\.5 GiB of images"):
         with_media(entries, huge, Sounds(), 1)
 
 
@@ -128,7 +128,7 @@ def test_refused_media_size_depends_on_format(images: Images, sounds: Sounds) ->
     )
     sizes = [sum(len(each.data) for each in entry.turns[0].prompt.media) for entry in entries]
     turns = round(1000 * MOST_BYTES / (sum(sizes) / len(sizes)))
-    with pytest.raises(DatasetError, match="GiB of pictures") as refused:
+    with pytest.raises(DatasetError, match="GiB of images") as refused:
         check_media_size(turns, images, sounds)
     (size,) = re.findall(r"have ([0-9,.]+) GiB", str(refused.value))
     assert 2_000 <= float(size.replace(",", "")) <= 3.2 * 2_000

@@ -33,11 +33,11 @@ def test_extra_inputs_come_last_and_null_removes() -> None:
 
 
 def test_a_stream_of_several_pictures_is_refused() -> None:
-    with pytest.raises(ValueError, match="a stream is one picture"):
+    with pytest.raises(ValueError, match="a stream is one image"):
         body(Prompt(payload={"prompt": "x", "n": 2}), streaming=True)
     options = endpoint_options(type="image_generation", streaming=True, extra_inputs={"n": 2})
     (problem,) = extra_input_problems(IMAGE_GENERATION, options)
-    assert problem.startswith("endpoint.extra_inputs.n: a stream is one picture")
+    assert problem.startswith("endpoint.extra_inputs.n: a stream is one image")
 
 
 @pytest.mark.parametrize(

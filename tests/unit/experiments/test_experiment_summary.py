@@ -214,8 +214,8 @@ def test_combination_that_failed_is_never_recommended(cause: str) -> None:
     assert on_front is not None
     assert (concurrencies(on_front.optimal), len(on_front.points)) == ([2], 3)
     assert words.optimal(summary, "*")[1] == (
-        "*: no other combination without a failed target or step is better in Request Throughput "
-        "and in Time to First Token p99 at once"
+        "*: no other combination without a failed target or step is better in both "
+        "Request Throughput and Time to First Token p99"
     )
 
 

@@ -125,7 +125,7 @@ def test_undecided_bracket_is_narrowed_by_longer_trials() -> None:
     search = over_users()
     answer(search, lambda value, _: HELD if value <= 8 else UNCLEAR if value < 12 else BROKEN)
     assert search.report.advice == (
-        "the bracket is 50.0% wide, asked for 5.0%: longer trials would narrow it"
+        "the bracket is 50.0% wide, not 5.0% as requested: longer trials would narrow it"
     )
 
 

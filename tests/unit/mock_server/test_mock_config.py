@@ -24,7 +24,7 @@ def test_help_ends_with_the_default() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     texts = {action.dest: action.help for action in parser._actions}
-    assert texts["port"] == "Port to listen on; 0 takes a free one. Default: 0."
+    assert texts["port"] == "Port to listen on; 0 selects a free one. Default: 0."
     assert str(texts["refuse"]).endswith("status 400. Default: none.")
     assert texts["truth"] == "Keep one row per request with its arrival and send times."
 

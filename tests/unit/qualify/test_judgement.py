@@ -157,7 +157,7 @@ def test_failed_node_leaves_the_stages_after() -> None:
     found, run = cluster.qualify(cluster.rules())
     assert verdicts(found) == {"n3": "fail", "n5": "not-measured"}
     assert check_of(found, "n3", "alone_speed").verdict is Verdict.FAIL
-    assert check_of(found, "n3").reason == "left out: it failed the stage alone"
+    assert check_of(found, "n3").reason == "excluded: it failed the stage alone"
     assert check_of(found, "n5", "alone_speed").reason == "exit code 1"
     assert [trial.parameters.get(WITHOUT) for trial in run[2:]] == [["n3", "n5"]] * 10
 
@@ -165,8 +165,8 @@ def test_failed_node_leaves_the_stages_after() -> None:
 def test_node_without_a_good_peer_is_noted() -> None:
     cluster = FakeNodes(2, broken=["n1"])
     found, _ = cluster.qualify(cluster.rules(["alone", "pairs"]))
-    assert check_of(found, "n0").reason == "no good node was left to measure it with"
-    assert check_of(found, "n1").reason == "left out: it failed the stage alone"
+    assert check_of(found, "n0").reason == "no good node was left as a partner"
+    assert check_of(found, "n1").reason == "excluded: it failed the stage alone"
 
 
 @pytest.mark.parametrize("broken", [["n0", "n1", "n2"], ["n0", "n1"]])

@@ -66,7 +66,7 @@ def test_cut_and_empty_answers_are_named(reason: str) -> None:
     found = result(answers)
     assert (found.cut, found.without_text) == (1, 1)
     assert "1 cut by max_tokens" in found.notes
-    assert "1 of reasoning alone" in found.notes
+    assert "1 with only reasoning" in found.notes
 
 
 @pytest.mark.parametrize(("minimum", "is_met"), [(0.83, True), (0.84, False), (None, True)])
@@ -77,7 +77,7 @@ def test_lower_end_must_reach_the_minimum(minimum: float | None, is_met: bool) -
     assert found.is_met is is_met
     run = inference_result(quality=found)
     assert run.exit_code is (ExitCode.OK if is_met else ExitCode.SLO_MISSED)
-    assert ("quality: 19 of 19 right" in run.problem) is not is_met
+    assert ("quality: 19 of 19 correct" in run.problem) is not is_met
 
 
 def test_repeats_make_the_interval_no_narrower() -> None:
@@ -92,7 +92,7 @@ def test_repeats_make_the_interval_no_narrower() -> None:
 def test_trials_below_the_minimum_miss_their_slo() -> None:
     found = measured_in(inference_result(quality=result([answer(0, "no")], 0.5)))
     assert found.slo == MISSED
-    assert found.not_held[0].startswith("quality: 0 of 1 right")
+    assert found.not_held[0].startswith("quality: 0 of 1 correct")
     passed = measured_in(inference_result(quality=result([answer(0)], 0.1)))
     assert (passed.slo, passed.not_held) == ("", ())
 
@@ -102,7 +102,7 @@ def test_missed_slo_and_quality_are_both_named() -> None:
     run = inference_result(slo=(objective(ok=False),), quality=found)
     assert run.exit_code is ExitCode.SLO_MISSED
     assert "SLO missed: request_latency p99" in run.problem
-    assert "quality: 0 of 1 right" in run.problem
+    assert "quality: 0 of 1 correct" in run.problem
 
 
 def test_repeats_measure_a_servers_self_agreement() -> None:

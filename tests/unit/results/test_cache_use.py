@@ -59,7 +59,7 @@ def test_requests_without_cached_tokens_are_noted() -> None:
     assert summary.scalars["overall_usage_prompt_cache_read_pct"] == pytest.approx(20.0)
     (check,) = [each for each in summary.verdict.checks if each.check == "cached_counts"]
     assert check.severity == Severity.INFO
-    assert check.text.startswith("3 of 4 responses state no cached tokens")
+    assert check.text.startswith("3 of 4 responses report no cached tokens")
     whole = results(make_rows(4, **STATED)).verdict
     assert "cached_counts" not in [each.check for each in whole.checks]
 

@@ -109,7 +109,7 @@ def test_number_of_gpus_names_its_source(
     config = fake_run.config(**LOAD, economics=economics, deployment={"target": target})
     found = economic_numbers(config, counted=counted, joules=None)
     assert found.scalars["gpu_count"] == int(gpus.split()[0])
-    assert f"{gpus}, by {source}" in found.text
+    assert f"{gpus} (from {source})" in found.text
 
 
 def test_energy_per_output_token_includes_reasoning_tokens() -> None:
@@ -124,14 +124,14 @@ def test_energy_per_output_token_includes_reasoning_tokens() -> None:
 def test_energy_of_other_gpus_is_left_out() -> None:
     found = run(gpus(2), gpus=8)
     assert "joules_per_output_token" not in found.scalars
-    assert "the energy is left out, since it is that of 2 GPUs" in text_of(found)
+    assert "the energy is left out, because telemetry covers 2 GPUs" in text_of(found)
 
 
 def test_config_alone_is_enough_for_rates_and_cost() -> None:
     found = run(gpus=4, price_per_gpu_hour=2.0)
     assert found.scalars["output_token_throughput_per_gpu"] == pytest.approx(0.25)
     assert "cost_per_million_output_tokens" in found.scalars
-    assert text_of(found) == "economics: 4 GPUs, by economics.gpus, $2 a GPU hour"
+    assert text_of(found) == "economics: 4 GPUs (from economics.gpus), $2 per GPU hour"
 
 
 def test_run_without_gpus_has_no_economics() -> None:

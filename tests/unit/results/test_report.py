@@ -189,7 +189,7 @@ def test_censored_and_thin_numbers_are_marked() -> None:
     )
     text = report(rows)
     assert "&gt; 9,000" in text
-    assert "9.09% were cut" in text
+    assert "9.09% of requests were cut off" in text
     assert "<i>*</i>" in text
 
 

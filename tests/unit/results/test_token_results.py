@@ -209,7 +209,7 @@ def test_special_tokens_do_not_disagree() -> None:
 def test_tokenizer_that_disagrees_with_the_server_is_named() -> None:
     check = by_tokenizer(counted(usage_completion_tokens=10))["output_tokens"]
     assert (check.severity, check.measured) == ("degraded", 0.5)
-    assert "gpt2 and the server count different output tokens in 20 of 20" in check.text
+    assert "gpt2 and the server disagree on the output tokens of 20 of 20" in check.text
     assert "400 by the tokenizer, 200 by the server" in check.text
     assert "use_server_token_count" in check.remedy
 
@@ -249,7 +249,7 @@ def test_input_tokens_far_beyond_template_are_named() -> None:
 def test_a_server_that_truncates_prompts_is_named(given: Any, stated: int) -> None:
     check = by_tokenizer(counted(input_tokens=given, usage_prompt_tokens=stated))["input_tokens"]
     assert check.severity == "invalid"
-    assert check.text.startswith("the server cut the prompts: ")
+    assert check.text.startswith("the server truncated the prompts: ")
     assert f"and {stated} tokens in 20 of these" in check.text
 
 
@@ -257,10 +257,10 @@ def test_fewer_input_tokens_may_be_another_tokenizers() -> None:
     other = counted(usage_prompt_tokens=np.arange(60, 80))
     check = by_tokenizer(other)["input_tokens"]
     assert check.severity == "degraded"
-    assert check.text.startswith("the server has another tokenizer: it counts 1,390 input tokens")
+    assert check.text.startswith("the server uses another tokenizer: it counts 1,390 input tokens")
     same = by_tokenizer(counted(usage_prompt_tokens=70))["input_tokens"]
     assert same.severity == "degraded"
-    assert "or it cut the prompts at 70 tokens" in same.text
+    assert "or truncated the prompts at 70 tokens" in same.text
 
 
 def test_prompts_sent_again_are_not_cut() -> None:
@@ -268,7 +268,9 @@ def test_prompts_sent_again_are_not_cut() -> None:
     again = counted(input_tokens=[500, 520] * 10, usage_prompt_tokens=[400, 416] * 10)
     check = by_tokenizer(again)["input_tokens"]
     assert check.severity == "degraded"
-    assert check.text.startswith("the server has another tokenizer, or it cut the prompts at 416 ")
+    assert check.text.startswith(
+        "the server uses another tokenizer, or truncated the prompts at 416"
+    )
 
 
 def test_counts_of_the_server_are_compared_with_nothing() -> None:
@@ -281,7 +283,7 @@ def test_uncounted_prompts_are_compared_with_the_requested_length() -> None:
     check = by_tokenizer(cut, name=None)["input_tokens"]
     assert (check.severity, check.measured) == ("degraded", pytest.approx(0.6))
     assert check.text == (
-        "the server counts 40 input tokens on average in prompts of about 100: it cut them"
+        "the server counts 40 input tokens on average in prompts of about 100: it truncated them"
     )
     more = counted(usage_prompt_tokens=180, input_tokens=180)
     assert by_tokenizer(more, name=None)["input_tokens"].severity == "valid"
@@ -295,8 +297,8 @@ def test_uncounted_prompts_that_grew_are_named() -> None:
     check = by_tokenizer(grown, name=None)["input_tokens"]
     assert (check.severity, check.measured) == ("degraded", pytest.approx(1 - 356 / 2_000))
     assert check.text == (
-        "the server counts 2,000 input tokens on average in prompts of about 100: it has another "
-        "tokenizer, or adds a prompt of its own"
+        "the server counts 2,000 input tokens on average in prompts of about 100: it uses another "
+        "tokenizer, or adds its own prompt"
     )
     template = counted(usage_prompt_tokens=700, input_tokens=700)
     assert by_tokenizer(template, name=None)["input_tokens"].severity == "valid"

@@ -130,7 +130,7 @@ def test_run_that_conforms_meets_every_requirement() -> None:
 
 def test_missed_requirements_state_the_difference() -> None:
     assert missed(1200.0) == {"duration": "1,200 s, expected 3,600"}
-    assert missed(600.0) == {"duration": "600 s, under 900 s a run is not valid"}
+    assert missed(600.0) == {"duration": "600 s; a run under 900 s is not valid"}
     short = {"duration": "3,540 s, expected 3,600"}
     assert missed(load={"duration": "59m"}) == short  # The drain completes the hour.
     assert missed(errors=250.0) == {"errors": "20.0% of 1,250 requests, at most 10%"}

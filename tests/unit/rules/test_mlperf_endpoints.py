@@ -219,7 +219,7 @@ def test_accuracy_needs_a_passed_gate_in_each_region() -> None:
     assert text_of(verify(some), "accuracy-coverage") == "no gate in High"
     low = verify([point(each, quality=quality(0.99)) for each in CURVE])
     assert "accuracy-coverage" in missed(low)
-    assert "1: 100 of 100 right" in text_of(low, "accuracy-coverage")
+    assert "1: 100 of 100 correct" in text_of(low, "accuracy-coverage")
 
 
 def test_points_that_differ_are_named() -> None:
@@ -237,7 +237,7 @@ def test_other_hardware_is_another_stack() -> None:
     assert missed(report) == ["stack-consistency"]
     assert text_of(report, "stack-consistency") == "differs: target.engine"
     bare = [MeasuredPoint(each.folder, each.result, each.sent) for each in curve()]
-    assert "no fact of the target" in text_of(verify(bare), "stack-consistency")
+    assert "no facts about the target" in text_of(verify(bare), "stack-consistency")
 
 
 def test_warmup_by_count_has_unknown_length() -> None:

@@ -29,7 +29,7 @@ def test_rows_have_decision_and_replica_times() -> None:
 def test_notes_have_limit_reason_and_unwatched_objects() -> None:
     assert REPLICAS.notes == [
         "the SLO holds again when 95% of the requests are within ttft 1s",
-        "reason of the autoscaler: cpu above target",
+        "the autoscaler's reason: cpu above target",
         "not watched: events (forbidden)",
     ]
 
@@ -83,7 +83,7 @@ def test_report_has_the_tables_of_the_terminal() -> None:
 
 def test_table_without_rows_shows_its_notes_only() -> None:
     bare = replace(FOUND, scale_ups=(), replicas=())
-    note = "no increase of the desired replicas was seen"
+    note = "the desired number of replicas did not increase"
     text = on_console(print_tables, scaling_tables(bare))
     assert text.splitlines() == [note, "not watched: events (forbidden)"]
     _, empty, first, _ = table_blocks(scaling_tables(bare))

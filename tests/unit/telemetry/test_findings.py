@@ -88,7 +88,7 @@ def test_time_in_front_is_the_difference_of_means() -> None:
 def test_mean_over_other_requests_is_marked_as_approximate() -> None:
     log = server({f"{TTFT}_sum": 0.2 * n, f"{TTFT}_count": n} for n in range(25))
     text = check(judged(log, ttft_mean_ms=230.0, requests=18), "time_in_front").text
-    assert "200 ms of 20 requests, 230 ms at the client of 18:" in text
+    assert "200 ms over 20 requests, 230 ms at the client over 18:" in text
     assert text.endswith("take about 30 ms")
 
 
@@ -118,7 +118,7 @@ def test_prefix_hits_are_a_share_of_queries() -> None:
         )
     )
     assert report.metrics["server_prefix_hit_rate"] == pytest.approx(0.5)
-    assert "not that of prompts which are new" in check(report, "prefix_hits").text
+    assert "not that of prompts that are new" in check(report, "prefix_hits").text
 
 
 SPEC = "vllm:spec_decode_num_"
@@ -135,7 +135,7 @@ def test_acceptance_is_a_ratio_over_replicas() -> None:
     assert report.metrics["server_acceptance_length"] == pytest.approx(1 + 70 / 40)
     assert report.metrics["server_draft_acceptance_rate"] == pytest.approx(70 / 120)
     assert report.metrics["server_drafted_tokens"] == pytest.approx(120 * 20)
-    assert "acceptance length 2.75 tokens a step" in check(report, "speculation").text
+    assert "acceptance length 2.75 tokens per step" in check(report, "speculation").text
     assert report.verdict is Severity.VALID
 
 
@@ -156,7 +156,7 @@ def test_sglang_acceptance_length_uses_tokens_and_steps() -> None:
 def test_gauge_of_the_acceptance_is_named_as_one() -> None:
     pages = ({"trtllm_spec_decode_acceptance_length": 1 + n / 10} for n in range(25))
     report = judged(server(pages))
-    assert "3.2 by the last value of the server's gauge" in check(report, "speculation").text
+    assert "3.2, the last value of the server's gauge" in check(report, "speculation").text
     assert "server_acceptance_length" not in report.metrics
 
 
@@ -175,7 +175,7 @@ def test_speculation_on_forced_ends_is_not_comparable() -> None:
 
 def test_drafts_in_responses_are_judged_without_page() -> None:
     report = judged(unnatural="random text (dataset.kind: synthetic)", has_drafts=True)
-    assert "the responses state drafted tokens" in check(report, "speculation").text
+    assert "the responses report draft tokens" in check(report, "speculation").text
     assert check(report, "speculation_comparable").severity is Severity.INVALID
     assert not judged(has_drafts=True, unnatural="").reasons
 
@@ -246,7 +246,7 @@ def test_samples_outside_the_load_count_no_energy() -> None:
     report = judged(gpu(pages))
     assert report.metrics["gpu_power"] == 400
     assert "gpu_energy" not in report.metrics
-    assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
+    assert "the energy of 1 of them is unknown" in check(report, "gpu_energy").text
 
 
 def test_energy_needs_values_of_all_gpus() -> None:
@@ -258,7 +258,7 @@ def test_energy_needs_values_of_all_gpus() -> None:
     ]
     report = judged(source(pages, is_gpu=True))
     assert report.metrics == {"gpu_power": 800}
-    assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
+    assert "the energy of 1 of them is unknown" in check(report, "gpu_energy").text
 
 
 @pytest.mark.parametrize("energy", [0, 9223372036854775794])
@@ -297,7 +297,7 @@ def test_partitioned_gpu_has_no_energy_of_one_load() -> None:
     pages = ({power + label: 400, energy + label: 4e5 * n} for n in range(25))
     report = judged(source(pages, is_gpu=True))
     assert report.metrics == {"gpu_power": 400}
-    assert "the power of all partitions (MIG) of 1 GPU" in check(report, "gpu_energy").text
+    assert "the power of all MIG partitions of 1 GPU" in check(report, "gpu_energy").text
 
 
 def test_energy_without_counter_integrates_power() -> None:

@@ -79,7 +79,7 @@ def test_cached_tokens_of_the_total_have_a_table() -> None:
     joint = Joint(kind="targets", name="x", exit_code=0, verdict=None, members=(), cache=use)
     text = on_console(print_joint, joint, width=80)
     assert ["2", "4", "100", "50", "50.0%"] in [line.split() for line in text.splitlines()]
-    assert "50.0% of the requests state cached tokens" in text
+    assert "50.0% of the requests report cached tokens" in text
     page = joint_page.render(joint).decode()
     assert_is_balanced(page)
     assert "Prefix cache by turn" in page

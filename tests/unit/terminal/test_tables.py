@@ -223,18 +223,18 @@ def test_repeated_and_equal_prompts_are_named(summary: dict[str, Any]) -> None:
 
 def test_source_of_token_counts_is_printed(summary: dict[str, Any]) -> None:
     config = summary["aiperf_svc"]["config"]
-    assert "Tokens: as the server counts them (usage)" in printed(summary)
+    assert "Tokens: counted by the server (usage)" in printed(summary)
     named = config | {"tokenizer": {"name": "gpt2"}}
     text = printed(changed(summary, config=named))
     assert "Tokens: counted by the tokenizer gpt2" in text
     servers = named | {"endpoint": config["endpoint"] | {"use_server_token_count": True}}
-    assert "Tokens: as the server counts them" in printed(changed(summary, config=servers))
+    assert "Tokens: counted by the server" in printed(changed(summary, config=servers))
 
 
 def test_early_connections_are_reported(summary: dict[str, Any]) -> None:
     counts = {"preconnected_request_count": {"unit": "requests", "avg": 10}}
     counts["connected_request_count"] = {"unit": "requests", "avg": 3}
-    line = "Connections: 10 were opened before a request needed them; first requests on these do"
+    line = "Connections: 10 were opened in advance; latencies of first requests on these do not"
     assert line in printed(summary | counts)
     counts["preconnected_request_count"]["avg"] = 0
     assert "Connections:" not in printed(summary | counts)
@@ -252,8 +252,8 @@ def test_requests_without_forced_length_are_named(summary: dict[str, Any], findi
         changed(summary, topology={"dataset": {**DATASET, "forced_output_length": asked}})
     )
     line = (
-        "Output length: before the load the server refused ignore_eos and min_tokens "
-        "(Extra inputs [red]are not permitted), so requests went without them"
+        "Output length: before the load, the server refused ignore_eos and min_tokens "
+        "(Extra inputs [red]are not permitted), so requests were sent without them"
     )
     assert (line in text) == (finding == "refused")
     assert "Probe: 2 requests before the load tested" in text

@@ -87,7 +87,7 @@ def test_objectives_and_checks_are_shown() -> None:
     assert "≥ 10" in text
     assert "Gbit/s" in text
     assert "below the limit" in text
-    assert "the CPU quota stopped rank 1 on node-1" in text
+    assert "the CPU quota throttled rank 1 on node-1" in text
 
 
 FAILED = fake.record(number=2, repetition=2, problem="x")

@@ -461,8 +461,8 @@ def test_text_of_failures_fits_their_outcomes() -> None:
     assert "check the errors" in failed.remedy
     for status, remedy in ((401, "--api-key"), (404, "--model")):
         assert remedy in found_in("successes", completed=0, errored=9, error_status=status).remedy
-    assert "cover the others" not in found_in("errors", completed=0, errored=918).text
-    assert "cover the others" in found_in("errors", completed=900, errored=18).text
+    assert "cover only the others" not in found_in("errors", completed=0, errored=918).text
+    assert "cover only the others" in found_in("errors", completed=900, errored=18).text
     hung = found_in("successes", completed=0, errored=0, cancelled=918)
     assert "errors" not in hung.remedy
     assert "did not respond" in hung.remedy

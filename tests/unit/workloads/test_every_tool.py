@@ -37,7 +37,7 @@ def config_of(kind: str, on: dict[str, Any] | None = None, **spec: Any) -> Workl
     ("kind", "spec", "problem"),
     [
         ("fio", {"rw": "randreed"}, "did you mean randread?"),
-        ("fio", {"suite": "volume", "bs": "4Ki", "num_jobs": 2}, "suite decides bs"),
+        ("fio", {"suite": "volume", "bs": "4Ki", "num_jobs": 2}, "suite sets bs"),
         ("fio", {"suite": "volume", "ioengine": "psync"}, "suite needs an asynchronous ioengine"),
         ("fio", {"suite": "volume", "size": "1Mi"}, "size of at least 64Mi"),
         ("fio", {"ioengine": "psync", "iodepth": 4}, "iodepth 4 would have no effect"),
@@ -50,7 +50,7 @@ def config_of(kind: str, on: dict[str, Any] | None = None, **spec: Any) -> Workl
         ("fio", {"runtime": "500ms"}, "runtime"),
         ("fio", {"rw": "randrw", "rwmixread": 100}, "rwmixread"),
         ("iperf", {"protocol": "udp"}, "protocol udp needs bitrate"),
-        ("iperf", {"protocol": "udp", "mss": 1400}, "mss is about TCP"),
+        ("iperf", {"protocol": "udp", "mss": 1400}, "mss applies only to TCP"),
         ("iperf", {"reverse": True, "bidirectional": True}, "bidirectional already measures both"),
         ("iperf", {"duration": "1500ms"}, "expected whole seconds"),
         ("iperf", {"streems": 2}, "did you mean workload.streams?"),

@@ -203,5 +203,5 @@ def test_no_field_has_a_default(field: tuple[str, ...], message: str) -> None:
 def test_all_problems_of_a_spec_are_reported() -> None:
     with pytest.raises(ConfigError) as error:
         tool_config("iperf", protocol="udp", mss=1400, reverse=True, bidirectional=True)
-    for message in ("needs bitrate", "mss is about TCP", "no reverse"):
+    for message in ("needs bitrate", "mss applies only to TCP", "leave out reverse"):
         assert message in str(error.value)

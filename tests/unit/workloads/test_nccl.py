@@ -148,7 +148,7 @@ def test_gpus_and_for_rdma_another_device_are_needed() -> None:
         "workload.transport",
     ]
     (problem,) = WORKLOAD.device_problems(config_of(transport="rdma"))
-    assert problem.startswith("workload.transport: rdma needs a device beside the GPUs")
+    assert problem.startswith("workload.transport: rdma needs a device in addition to GPUs")
     both = config_of({**GPU, "rdma/hca": 1}, transport="rdma")
     assert WORKLOAD.device_problems(both) == []
     assert WORKLOAD.needs_privilege(both) == ("IPC_LOCK",)
