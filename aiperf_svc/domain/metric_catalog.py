@@ -581,13 +581,10 @@ _SCALARS = (
     _scalar("unstamped_request_share", "Unstamped Requests", "%", MEASURED,
         "requests with a read that has no kernel stamp", better=LOWER, is_ours=True),
     _scalar("distinct_prompt_count", "Distinct Prompts", "count", MEASURED,
-        "dataset entries that were sent; fewer than requests means prompts were reused",
-        is_ours=True),
-    _scalar("requests_per_prompt", "Requests per Prompt", "requests",
-        Derived(lambda numbers: (numbers["request_count"] + numbers["error_request_count"])
-            / numbers["distinct_prompt_count"]),
-        "(request_count + error_request_count) / distinct_prompt_count: over 1, caches may hold "
-        "prompts of the run", is_ours=True),
+        "dataset entries that were sent, such as prompts or whole conversations", is_ours=True),
+    _scalar("requests_per_prompt", "Requests per Prompt", "requests", MEASURED,
+        "(request_count + error_request_count) / distinct prompts that were sent, of conversations "
+        "each turn: over 1, caches may hold prompts of the run", is_ours=True),
     _scalar("max_concurrency", "Maximum Concurrency", "requests", MEASURED,
         "largest number in flight at once", is_ours=True),
 )

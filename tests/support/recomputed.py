@@ -246,7 +246,8 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
         "distinct_prompt_count": len({row["entry"] for row in sent}),
     }
     if sent:
-        found["requests_per_prompt"] = both / len({row["entry"] for row in sent})
+        prompts = {(row["entry"], row["turn"]) for row in sent}
+        found["requests_per_prompt"] = both / len(prompts)
     if any(row["flags"] & ABANDONS for row in rows):
         found["abandoned_request_count"] = sum(row["outcome"] == ABANDONED for row in rows)
     if given is not None:
