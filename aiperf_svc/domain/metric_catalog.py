@@ -171,14 +171,12 @@ def _scalar(
 
 
 def _error_rate(numbers: Mapping[str, float]) -> float:
-    finished = numbers["completed_request_count"]
-    return 100.0 * numbers["error_request_count"] / finished if finished else 0.0
+    return 100.0 * numbers["error_request_count"] / numbers["completed_request_count"]
 
 
 def _cached_share(numbers: Mapping[str, float]) -> float:
     cached = numbers["total_usage_prompt_cache_read_tokens"]
-    prompt = cached + numbers["total_usage_prompt_cache_miss_tokens"]
-    return cached / prompt if prompt else 0.0
+    return cached / (cached + numbers["total_usage_prompt_cache_miss_tokens"])
 
 
 def _cache_read_pct(numbers: Mapping[str, float]) -> float:
@@ -187,13 +185,11 @@ def _cache_read_pct(numbers: Mapping[str, float]) -> float:
 
 
 def _acceptance_length(numbers: Mapping[str, float]) -> float:
-    steps = numbers["total_spec_decode_steps"]
-    return 1.0 + numbers["total_accepted_draft_tokens"] / steps if steps else 1.0
+    return 1.0 + numbers["total_accepted_draft_tokens"] / numbers["total_spec_decode_steps"]
 
 
 def _acceptance_rate(numbers: Mapping[str, float]) -> float:
-    drafted = numbers["total_draft_tokens"]
-    return 100.0 * numbers["total_accepted_draft_tokens"] / drafted if drafted else 0.0
+    return 100.0 * numbers["total_accepted_draft_tokens"] / numbers["total_draft_tokens"]
 
 
 def _divided(tag: str, *by: str) -> Callable[[Mapping[str, float]], float]:
