@@ -173,14 +173,12 @@ def _scalar(
 
 
 def _error_rate(numbers: Mapping[str, float]) -> float:
-    finished = numbers["completed_request_count"]
-    return 100.0 * numbers["error_request_count"] / finished if finished else 0.0
+    return 100.0 * numbers["error_request_count"] / numbers["completed_request_count"]
 
 
 def _cached_share(numbers: Mapping[str, float]) -> float:
     cached = numbers["total_usage_prompt_cache_read_tokens"]
-    prompt = cached + numbers["total_usage_prompt_cache_miss_tokens"]
-    return cached / prompt if prompt else 0.0
+    return cached / (cached + numbers["total_usage_prompt_cache_miss_tokens"])
 
 
 def _cache_read_pct(numbers: Mapping[str, float]) -> float:
@@ -189,13 +187,11 @@ def _cache_read_pct(numbers: Mapping[str, float]) -> float:
 
 
 def _acceptance_length(numbers: Mapping[str, float]) -> float:
-    steps = numbers["total_spec_decode_steps"]
-    return 1.0 + numbers["total_accepted_draft_tokens"] / steps if steps else 1.0
+    return 1.0 + numbers["total_accepted_draft_tokens"] / numbers["total_spec_decode_steps"]
 
 
 def _acceptance_rate(numbers: Mapping[str, float]) -> float:
-    drafted = numbers["total_draft_tokens"]
-    return 100.0 * numbers["total_accepted_draft_tokens"] / drafted if drafted else 0.0
+    return 100.0 * numbers["total_accepted_draft_tokens"] / numbers["total_draft_tokens"]
 
 
 def _divided(tag: str, *by: str) -> Callable[[Mapping[str, float]], float]:
@@ -295,8 +291,8 @@ _TOKEN_COUNTS = (
         "reasoning tokens that the server counts but does not send, of requests that have any",
         "server", needs=USAGE, is_ours=True, in_table=True, is_integer=True),
     _record("input_sequence_length", "Input Sequence Length", "tokens", f.count_of("input_tokens"),
-        "input tokens", "dataset, else the server's usage", needs=TOKENS, in_table=True,
-        is_integer=True),
+        "input tokens; with a tokenizer, a later turn counts only the tokens that it adds",
+        "dataset, else the server's usage", needs=TOKENS, in_table=True, is_integer=True),
     _record("usage_prompt_tokens", "Usage Prompt Tokens", "tokens",
         f.count_of("usage_prompt_tokens"), "prompt_tokens of the server's usage", "server",
         needs=USAGE, is_integer=True),
@@ -589,13 +585,11 @@ _SCALARS = (
     _scalar("unstamped_request_share", "Unstamped Requests", "%", MEASURED,
         "share of requests with a read without a kernel stamp", better=LOWER, is_ours=True),
     _scalar("distinct_prompt_count", "Distinct Prompts", "count", MEASURED,
-        "dataset entries that were sent; fewer than the requests if prompts were reused",
+        "dataset entries that were sent, such as prompts or whole conversations", is_ours=True),
+    _scalar("requests_per_prompt", "Requests per Prompt", "requests", MEASURED,
+        "(request_count + error_request_count) / distinct prompts that were sent, where each turn "
+        "of a conversation is a prompt; above 1, a cache may contain prompts of this run",
         is_ours=True),
-    _scalar("requests_per_prompt", "Requests per Prompt", "requests",
-        Derived(lambda numbers: (numbers["request_count"] + numbers["error_request_count"])
-            / numbers["distinct_prompt_count"]),
-        "(request_count + error_request_count) / distinct_prompt_count; above 1, a cache may "
-        "contain prompts of this run", is_ours=True),
     _scalar("max_concurrency", "Maximum Concurrency", "requests", MEASURED,
         "highest number of requests in flight", is_ours=True),
 )

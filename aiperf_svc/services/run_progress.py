@@ -27,7 +27,7 @@ from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.events import RunStatePublished
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
-from aiperf_svc.protocol.records import Rows
+from aiperf_svc.protocol.records import Flag, Rows
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.base_progress import BaseProgress
 
@@ -92,6 +92,8 @@ class RunProgress(BaseProgress):
         self._ends.update(dict(enumerate(counts.tolist(), first)))
         is_good = is_profiling & is_completed
         self._output_tokens += int(np.maximum(0, rows["output_tokens"][is_good]).sum())
+        # As in the results, latencies exclude clients that may leave early.
+        is_good &= (rows["flags"] & np.uint16(Flag.ABANDONS)) == 0
         # Copy only columns, and only of the latest rows: copying whole rows would cost more than
         # everything else.
         starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]

@@ -10,7 +10,7 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.events import RunStatePublished
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
-from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.run_progress import RunProgress
 from tests.support.in_one_loop import controller_context
@@ -138,6 +138,17 @@ def test_latency_objectives_are_shown_live(tmp_path: Path) -> None:
     progress.add(rows, time_ns())
     found = [(each.stat, each.value, each.is_within) for each in progress.status().objectives]
     assert found == [("p50", 12.0, True), ("min", 30.0, False), ("avg", 60.0, True)]
+
+
+def test_live_latencies_exclude_clients_that_leave(tmp_path: Path) -> None:
+    progress, _ = loading(tmp_path)
+    rows = np.zeros(3, dtype=METRIC_DTYPE)
+    rows["phase"] = Phase.PROFILING
+    rows["first_token_wall_ns"] = rows["last_token_wall_ns"] = [10_000_000, 10_000_000, 90_000_000]
+    rows["flags"] = [Flag.ABANDONS, Flag.ABANDONS, 0]
+    progress.add(rows, time_ns())
+    status = progress.status()
+    assert (status.ttft_p50_ms, status.latency_p50_ms, status.completed) == (90.0, 90.0, 3)
 
 
 def test_output_token_rate_covers_the_requests_so_far(tmp_path: Path) -> None:

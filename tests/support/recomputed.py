@@ -230,7 +230,6 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
         "request_count": len(done),
         "error_request_count": len(failed),
         "completed_request_count": both,
-        "request_error_rate": 100 * len(failed) / both if both else 0.0,
         "request_throughput": len(done) / seconds,
         "cancelled_request_count": sum(row["outcome"] == CANCELLED for row in rows),
         "context_overflow_count": sum(row["error"] == CONTEXT_OVERFLOW for row in rows),
@@ -245,8 +244,11 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
         / len(rows),
         "distinct_prompt_count": len({row["entry"] for row in sent}),
     }
+    if both:
+        found["request_error_rate"] = 100 * len(failed) / both
     if sent:
-        found["requests_per_prompt"] = both / len({row["entry"] for row in sent})
+        prompts = {(row["entry"], row["turn"]) for row in sent}
+        found["requests_per_prompt"] = both / len(prompts)
     if any(row["flags"] & ABANDONS for row in rows):
         found["abandoned_request_count"] = sum(row["outcome"] == ABANDONED for row in rows)
     if given is not None:

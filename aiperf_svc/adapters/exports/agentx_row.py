@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from aiperf_svc.adapters.exports.inferencex_row import energy_of, gpus_of_row, identity_of
 from aiperf_svc.config.dataset import AGENT_TRACES
 from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
@@ -58,9 +59,11 @@ def is_agentic(result: InferenceResult) -> bool:
     return result.config_view.dataset.kind in AGENT_TRACES
 
 
-def agentx_row_of(result: InferenceResult, setup: Mapping[str, str], columns: Columns) -> Json:
-    """Return the row of a run with these records. Raises ConfigError if the number of session trees
-    is not fixed."""
+def agentx_row_of(
+    result: InferenceResult, setup: Mapping[str, str], columns: Columns, clocks: ClockMap
+) -> Json:
+    """Return the row of a run with these records, whose times are by the workers' `clocks`. Raises
+    ConfigError if the number of session trees is not fixed."""
     row = identity_of(result, setup)
     row["scenario_type"] = "agentic-coding"
     if offloading := setup.get("kv_offloading"):
@@ -71,7 +74,7 @@ def agentx_row_of(result: InferenceResult, setup: Mapping[str, str], columns: Co
         row["kv_offload_backend"] = {"name": backend}
     if memory := setup.get("allocated_cpu_dram_gb"):
         row["allocated_cpu_dram_gb"] = int(memory)
-    done = _Completed(columns)
+    done = _Completed(columns, clocks)
     row["num_requests_successful"] = done.count
     row["request_accounting"] = accounting = _accounting(columns, done.count)
     row["num_requests_total"] = accounting["records_total"]
@@ -84,8 +87,9 @@ def agentx_row_of(result: InferenceResult, setup: Mapping[str, str], columns: Co
 class _Completed:
     """The completed requests of the load."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, clocks: ClockMap) -> None:
         rows = PhaseRows(columns)
+        self._clocks = clocks
         self._chunks = rows.chunks(Population.COMPLETED)
         self.count = sum(chunk.rows for chunk in self._chunks)
         self._values: dict[str, Floats] = {}
@@ -93,6 +97,10 @@ class _Completed:
     def column(self, name: str) -> NDArray[Any]:
         parts = [chunk[name] for chunk in self._chunks]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def times(self, name: str) -> NDArray[np.int64]:
+        """Return a column of times by the timing manager's clock."""
+        return self._clocks.to_timing(self.column(name), self.column("worker"))
 
     def values(self, tag: str) -> Floats:
         """Return a metric of all requests, NaN where it is undefined."""
@@ -187,7 +195,7 @@ def _latency(done: _Completed) -> Json:
 
 
 def _qps(done: _Completed) -> Json:
-    ends = np.sort(done.column("end_wall_ns")) / 1e9
+    ends = np.sort(done.times("end_wall_ns")) / 1e9
     if len(ends) < 2 or ends[-1] <= ends[0]:
         return {}
     parts = int((ends[-1] - ends[0]) / _WINDOW_S)
@@ -209,7 +217,7 @@ def _tokens(done: _Completed) -> Json:
 def _throughput(done: _Completed, gpus: int | None) -> Json:
     if not done.count:
         return {}
-    length_s = float(done.column("end_wall_ns").max() - done.column("start_wall_ns").min()) / 1e9
+    length_s = float(done.times("end_wall_ns").max() - done.times("start_wall_ns").min()) / 1e9
     if length_s <= 0:
         return {}
     given, made = (

@@ -46,16 +46,16 @@ def render_csv(summary: Summary) -> bytes:
     """Render `profile_export_aiperf.csv`. An unknown number is an empty cell."""
     lines: list[Sequence[object]] = [("Metric", *STATS)]
     for tag in sorted(_distributions(summary)):
-        cells = (_number(summary.measured(tag, stat)) for stat in STATS)
+        cells = (csv_number(tag, summary.measured(tag, stat)) for stat in STATS)
         lines.append((csv_cell(CATALOG[tag].header), *cells))
     lines += [(), ("Metric", "Value")]
     for tag in sorted(summary.scalars):
-        lines.append((csv_cell(CATALOG[tag].header), _number(summary.scalars[tag])))
+        lines.append((csv_cell(CATALOG[tag].header), csv_number(tag, summary.scalars[tag])))
     for tier in summary.goodput_tiers:
         values = (("Goodput", tier.goodput), ("Good Request Count", tier.good_request_count))
         for what, value in values:
-            header = CATALOG[what.lower().replace(" ", "_")].header
-            lines.append((csv_cell(f"{header} [{tier.name}]"), _number(value)))
+            tag = what.lower().replace(" ", "_")
+            lines.append((csv_cell(f"{CATALOG[tag].header} [{tier.name}]"), csv_number(tag, value)))
     return csv_file(lines)
 
 
@@ -64,8 +64,14 @@ def _distributions(summary: Summary) -> set[str]:
     return timed | set(summary.metrics)
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def csv_number(tag: str, value: float | None, decimals: int = 2) -> str:
+    """Format a number with AIPerf's decimals, and with four digits a single number below 1 that
+    only this program has: a share, a price, an energy or a tool's metric."""
+    if value is None:
+        return ""
+    metric = CATALOG.get(tag)
+    is_ours = metric is None or (metric.is_ours and metric.kind is Kind.SCALAR)
+    return f"{value:.4g}" if is_ours and 0 < abs(value) < 1 else f"{value:.{decimals}f}"
 
 
 def render_slices_json(slices: Sequence[Slice], config: BenchmarkConfig) -> bytes:
@@ -100,7 +106,7 @@ def render_slices_csv(slices: Sequence[Slice]) -> bytes:
             for stat in (*STATS, "count"):
                 value = found.stat(stat)
                 if value is not None:
-                    shown = value if stat == "count" else f"{value:.2f}"
+                    shown = value if stat == "count" else csv_number(tag, value)
                     lines.append((each.index, CATALOG[tag].name, found.unit, stat, shown))
     return csv_file(lines)
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.aiperf_exports import csv_number
 from aiperf_svc.adapters.exports.experiment_export import column_name, interval, parameter_cell
 from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.core.compare import student
@@ -152,7 +153,7 @@ def render_aggregate_csv(summary: ExperimentSummary, of: Combination) -> bytes:
     lines: list[Sequence[object]] = [("metric", *AGGREGATE_STATS, "unit")]
     for key, value in of.values.items():
         found = _statistics(value)
-        cells = (_number(found.get(stat), stat) for stat in AGGREGATE_STATS)
+        cells = (_number(key, found.get(stat), stat) for stat in AGGREGATE_STATS)
         lines.append((column_name(key), *cells, csv_cell(_unit(summary, key))))
     lines += [
         (),
@@ -204,7 +205,7 @@ def render_sweep_csv(summary: ExperimentSummary, search: SearchReport | None = N
     for name, found in best_ones.items():
         cells = _values(found.parameters, summary.parameters)
         shown = name.replace("_", " ").title()
-        lines.append((shown, *cells, _number(found.metric, "mean"), csv_cell(found.unit)))
+        lines.append((shown, *cells, f"{found.metric:.2f}", csv_cell(found.unit)))
     optimal = _optimal(summary)
     lines += [(), ("Pareto Optimal Points",), names if optimal else ("None",)]
     lines += [_values(each.parameters, summary.parameters) for each in optimal]
@@ -262,7 +263,7 @@ def _sweep_numbers(each: Combination, keys: Iterable[RowKey]) -> Iterable[str]:
     for key in keys:
         value = each.values.get(key)
         found = {} if value is None else _statistics(value)
-        yield from (_number(found.get(stat), stat) for stat in SWEEP_STATS)
+        yield from (_number(key, found.get(stat), stat) for stat in SWEEP_STATS)
 
 
 def _best_configurations(
@@ -301,5 +302,5 @@ def _name(parameters: Parameters) -> str:
     return _UNSAFE.sub("_", "__".join(parts))
 
 
-def _number(value: float | None, stat: str) -> str:
-    return "" if value is None else f"{value:.{4 if stat in _FINE else 2}f}"
+def _number(key: RowKey, value: float | None, stat: str) -> str:
+    return csv_number(key.tag, value, 4 if stat in _FINE else 2)

@@ -132,8 +132,8 @@ class ColumnStore:
                 if name in self._constant:
                     if (values == RARE[name]).all():
                         continue
-                    self._constant.discard(name)
                     _fill(file, name, self._written)
+                    self._constant.discard(name)
                 _write_all(file, np.ascontiguousarray(values).data.cast("B"))
         except OSError as error:
             # Some columns may have these rows and others not, so readers stop at the count.

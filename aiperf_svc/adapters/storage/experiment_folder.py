@@ -20,7 +20,7 @@ from aiperf_svc.adapters.exports.experiment_file import NAME
 from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, list_files, read_manifest
-from aiperf_svc.adapters.exports.parquet_export import read_records
+from aiperf_svc.adapters.exports.parquet_export import read_clocks, read_records
 from aiperf_svc.adapters.storage.artifacts import save_manifest, write_manifest
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_file
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment, write_links
@@ -39,6 +39,7 @@ from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import EndedTrials, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.domain.outcomes import Outcome, Phase
 
 FOLDER = "mlperf"
@@ -147,12 +148,14 @@ def write_scenario(folder: Path, scenario: Scenario, config: BenchmarkConfig) ->
     """Judge the finished run in a folder as a scenario and write the result files. Raises
     EnvironmentProblem."""
     run = inference_file.decode((folder / "profile_export_aiperf.json").read_bytes())
-    columns = read_records(folder / "records.parquet")
+    records = folder / "records.parquet"
+    columns = read_records(records)
     is_profiling = columns["phase"] == Phase.PROFILING
     rows = {name: column[is_profiling] for name, column in columns.items()}
     unsent = sum(run.value(tag) or 0 for tag in ("unsent_request_count", "lost_request_count"))
     known = int(np.isin(rows["outcome"], (Outcome.UNSENT, Outcome.LOST)).sum())
-    samples = samples_of(rows, scenario, without_row=max(0, int(unsent) - known))
+    clocks = ClockMap(read_clocks(records))
+    samples = samples_of(rows, scenario, clocks=clocks, without_row=max(0, int(unsent) - known))
     result = scenario_result(scenario, samples, config.endpoint.model)
     content = result_summary(
         result,

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from aiperf_svc.adapters.comparison.run_folders import RECORDS, find_runs
 from aiperf_svc.adapters.exports import agentx_row, inferencex_row, jsonl_export, llmd_report
 from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
-from aiperf_svc.adapters.exports.parquet_export import check_records, read_records
+from aiperf_svc.adapters.exports.parquet_export import check_records, read_clocks, read_records
 from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.artifacts import write_manifest
@@ -29,6 +29,7 @@ from aiperf_svc.cli.flag_config import read_draft_of_run
 from aiperf_svc.cli.parsers.finished_runs import TRACK_FLAGS, UPLOAD_FLAGS
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.server_setup import read_facts, setup_of
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
@@ -83,8 +84,9 @@ def _write_for_others(args: argparse.Namespace) -> int:
             content, name = llmd_report.report_of(result, provenance, setup), llmd_report.NAME
         elif agentx_row.is_agentic(result):
             check_records(folder / RECORDS)
-            columns = read_records(folder / RECORDS)
-            content, name = agentx_row.agentx_row_of(result, setup, columns), agentx_row.NAME
+            columns, clocks = read_records(folder / RECORDS), read_clocks(folder / RECORDS)
+            content = agentx_row.agentx_row_of(result, setup, columns, ClockMap(clocks))
+            name = agentx_row.NAME
             needed = agentx_row.NEEDED
         else:
             content, name = inferencex_row.row_of(result, setup), inferencex_row.NAME

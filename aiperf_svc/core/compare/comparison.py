@@ -386,7 +386,7 @@ def _paired_row(
         gates=gates,
         base=SideValue(means[0], _half_width(widths[0]), len(pairs)),
         new=SideValue(means[1], _half_width(widths[1]), len(pairs)),
-        delta=0.0 if found is None else found.delta,
+        delta=share(means[1] - means[0], means[0]) if found is None else found.delta,
         low=None if found is None else found.low,
         high=None if found is None else found.high,
         p=None if found is None else found.p,

@@ -30,6 +30,7 @@ from aiperf_svc.core.experiments.scenarios import (
     Scenario,
     known_model,
 )
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.domain.metric_formulas import Floats, last_content
 from aiperf_svc.domain.outcomes import Outcome
 
@@ -179,11 +180,15 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def samples_of(
-    columns: Mapping[str, NDArray[Any]], scenario: Scenario, *, without_row: int = 0
+    columns: Mapping[str, NDArray[Any]],
+    scenario: Scenario,
+    *,
+    clocks: ClockMap,
+    without_row: int = 0,
 ) -> Samples:
     """Return the samples of the rows of a phase. In scenarios with a schedule, latencies count from
-    the scheduled time. `without_row` requests were due but not sent, or were lost with a process.
-    They have no row and count as failed."""
+    the scheduled time. `clocks` are the workers', whose times are compared. `without_row` requests
+    were due but not sent, or were lost with a process. They have no row and count as failed."""
     done = columns["outcome"] == Outcome.COMPLETED
     first = columns["due_wall_ns"] if scenario.has_limits else columns["start_wall_ns"]
     latency = np.where(done, last_content(columns) - first, np.inf)
@@ -192,7 +197,11 @@ def samples_of(
     tokens = columns["output_tokens"][done].astype(np.float64)
     every = np.full(len(done), np.nan)
     every[done] = np.where(tokens < 0, np.nan, tokens)
-    due, ends = columns["due_wall_ns"], columns["end_wall_ns"][done]
+    due, ends = (
+        clocks.to_timing(columns[name], columns["worker"])
+        for name in ("due_wall_ns", "end_wall_ns")
+    )
+    ends = ends[done]
     missing = np.full(without_row, np.inf)
     latency = np.concatenate((latency, missing))
     return Samples(

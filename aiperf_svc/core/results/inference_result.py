@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.core.events.report import Disturbance
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
@@ -62,6 +63,10 @@ def steady_info(tag: str) -> MetricInfo:
     """Return the description of a catalog metric for the steady part of a run."""
     info = CATALOG_INFOS[tag]
     return msgspec.structs.replace(info, tag=f"{STEADY}{tag}", name=f"{info.name}, steady state")
+
+
+_ADDED_TURNS = (DatasetKind.SYNTHETIC, DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
+"""Kinds of datasets whose later turns only contain what they add to a conversation."""
 
 
 # Messages are arrays on the wire. In results, the same values are objects with named members.
@@ -303,6 +308,9 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
         if not config.tokenizer.name or config.endpoint.use_server_token_count:
             return "Tokens: counted by the server (usage)"
         text = f"Tokens: counted by the tokenizer {config.tokenizer.name}"
+        built = self.topology.dataset
+        if built is not None and built.turns > built.entries and built.kind in _ADDED_TURNS:
+            text += ", of later turns without their history"
         if {"usage_prompt_tokens", "usage_completion_tokens"} & self.metrics.keys():
             text += "; --use-server-token-count uses the server's counts"
         return text

@@ -100,6 +100,9 @@ def measured_scalars(
         values["unsent_request_count"] = accounts.unsent
         values["lost_request_count"] = max(accounts.lost, accounts.records_lost)
         values["retried_request_count"] = accounts.retries
+    if totals.distinct_prompts:
+        ended = totals.completed + totals.errored
+        values["requests_per_prompt"] = ended / totals.distinct_prompts
     if totals.to_abandon:
         values["abandoned_request_count"] = totals.abandoned
     if totals.has_output_tokens and not totals.without_content_tokens:

@@ -140,7 +140,8 @@ def _bucket(counts: NDArray[np.int64], tag: str, sent: Chunk, bins: NDArray[np.i
     compute = CATALOG[tag].compute
     assert compute is not None
     values = compute(sent)
-    keep = (sent["outcome"] == Outcome.COMPLETED) & ~np.isnan(values)
+    # As in the results, the fast ones of clients that leave early would bias the percentiles.
+    keep = (sent["outcome"] == Outcome.COMPLETED) & ~sent["is_abandoning"] & ~np.isnan(values)
     place = np.log(np.maximum(values[keep], _SMALLEST_MS) / _SMALLEST_MS) / _GROWTH
     key = bins[keep] * _BUCKETS + np.minimum(place.astype(np.int64), _BUCKETS - 1)
     counts += np.bincount(key, minlength=counts.size).reshape(counts.shape)

@@ -23,6 +23,8 @@ for each of them."""
 TEXTLESS_TOKENS = 16
 """Maximum textless tokens of an output: its end, and the markers of channels and tool calls."""
 _NEVER = 2**62
+_TURN_BITS = 16
+"""Bits of a record's `turn`."""
 
 
 class Totals(msgspec.Struct):
@@ -99,6 +101,8 @@ class Totals(msgspec.Struct):
     last_end: int = 0
     """End of the last attempted request, whatever its outcome, connected or not."""
     distinct_entries: int = 0
+    distinct_prompts: int = 0
+    """Distinct prompts that were sent: each turn of a conversation is one."""
     errors: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(len(ErrorKind), dtype=np.int64)
     )
@@ -134,13 +138,23 @@ class Totals(msgspec.Struct):
 def add_up(rows: PhaseRows, clocks: ClockMap) -> Totals:
     """Sum up all requests of a phase in one pass."""
     totals = Totals()
-    entries = np.zeros(0, dtype=np.bool_)
+    entries = first_turns = np.zeros(0, dtype=np.bool_)
+    later_turns: list[NDArray[np.uint64]] = []
     for chunk in rows.chunks():
         _add_outcomes(totals, chunk)
         _add_times(totals, chunk, clocks)
-        entries = _mark(entries, chunk["entry"][chunk["start_wall_ns"] != 0])
+        sent = chunk.where(chunk["start_wall_ns"] != 0)
+        entry, turn = sent["entry"], sent["turn"]
+        entries = _mark(entries, entry)
+        first_turns = _mark(first_turns, entry[turn == 0])
+        if turn.any():
+            keys = (entry.astype(np.uint64) << np.uint64(_TURN_BITS)) | turn
+            later_turns.append(np.unique(keys[turn > 0]))
         _add_tokens(totals, chunk.where(chunk["outcome"] == Outcome.COMPLETED))
-    totals.distinct_entries = int(np.count_nonzero(entries))
+    totals.distinct_entries = _count(entries)
+    totals.distinct_prompts = _count(first_turns)
+    if later_turns:
+        totals.distinct_prompts += len(np.unique(np.concatenate(later_turns)))
     return totals
 
 

@@ -302,10 +302,11 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     watts: list[float] = []
     joules: list[float] = []
     has_energy = False
-    partitioned = 0
+    partitioned = total = 0
     throttled: list[tuple[float, str, str]] = []
     xids: list[str] = []
     for gpu in series.gpus(logs):
+        total += 1
         fields = gpu.fields
         has_energy |= "energy_consumption" in fields
         partitioned += gpu.is_partitioned
@@ -325,18 +326,17 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     if watts:
         metrics["gpu_power"] = sum(watts)
         text = f"{count(len(watts), 'GPU')} drew {sum(watts):,.0f} W on average"
-        if len(joules) >= len(watts):
+        if len(joules) == total:
             text += _energy(sum(joules), facts, metrics)
         elif partitioned:
             text += (
                 f"; that is the power of all MIG partitions of {count(partitioned, 'GPU')}, so the "
                 "energy of this load is unknown"
             )
-        elif has_energy:
-            missing = len(watts) - len(joules)
+        elif has_energy or joules:
             text += (
-                f"; the energy of {missing} of them is unknown: their exporters do not report it, "
-                "or read it too rarely for this load"
+                f"; the energy of {total - len(joules)} of {count(total, 'GPU')} is unknown: their "
+                "exporters do not report it, or read it too rarely for this load"
             )
         checks.append(note("gpu_energy", text))
     if throttled:

@@ -303,11 +303,13 @@ def _share_of_due(totals: Totals, unsent: int, count: int) -> float | None:
 def arrivals_ratio(
     issued: int, *, rate: float, duration_s: float, ramp_s: float, variation: float
 ) -> tuple[float, float] | None:
-    """Return the arrivals over `rate x duration` (a linear ramp offers half), and the deviation
-    from 1 that chance explains: four standard deviations of a renewal count with the given
-    coefficient of variation between arrivals (Cox, Renewal Theory, 1962, section 4.5). None if
-    fewer than one is expected."""
-    expected = rate * (duration_s - ramp_s / 2)
+    """Return the arrivals over `rate x duration` (a whole linear ramp offers half), and the
+    deviation from 1 that chance explains: four standard deviations of a renewal count with the
+    given coefficient of variation between arrivals (Cox, Renewal Theory, 1962, section 4.5). None
+    if fewer than one is expected."""
+    ramped_s = min(duration_s, ramp_s)
+    offered = ramped_s / (2 * ramp_s) if ramp_s else 0.0
+    expected = rate * (duration_s - ramped_s + ramped_s * offered)
     if expected < 1:
         return None
     # A constant schedule may still gain or lose one arrival at its edges.

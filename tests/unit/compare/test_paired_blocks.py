@@ -195,6 +195,13 @@ def test_paired_percentile_of_few_requests_has_a_footnote() -> None:
     assert row.notes == ("the p99 needs 662 requests in each run; the smallest run has 50",)
 
 
+def test_single_block_shows_its_difference() -> None:
+    sides = pair(1, 100.0, 110.0)
+    (row,) = compared(sides["a"], sides["b"], is_paired=True).rows
+    assert row.word is Word.UNJUDGED
+    assert wording.cells(row)[:4] == ("100", "110", "+10.0%", "")
+
+
 def test_two_blocks_are_not_judged() -> None:
     blocks = [pair(n, 100.0, 200.0 + n) for n in (1, 2)]
     base, new = ([run for each in blocks for run in each[side]] for side in "ab")

@@ -16,6 +16,7 @@ from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import EndedTrials, summarise
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from tests.support import fake_run
 from tests.support.fake_trials import outcome, sweep
@@ -148,6 +149,21 @@ def test_aiperf_reads_the_aggregate_of_each_combination(
     metrics, metadata = tables(stem.with_suffix(".csv"))
     assert metrics[0][0] == "metric"
     assert ["Total Runs", "3"] in metadata
+
+
+def test_small_costs_keep_their_digits_in_tables(tmp_path: Path) -> None:
+    costs = {1: 0.0004, 2: 0.0006}
+    tag = "cost_per_million_output_tokens"
+    outcomes = [
+        outcome(n, {}, repetition=n, throughput=10.0, more={tag: MetricStats(unit="USD", avg=cost)})
+        for n, cost in costs.items()
+    ]
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
+    metrics, _ = tables(tmp_path / "aggregate" / f"{AGGREGATE}.csv")
+    found = {row[0]: dict(zip(metrics[0], row, strict=True)) for row in metrics[1:]}
+    cells = found[f"{tag}_avg"]
+    assert (cells["mean"], cells["std"], cells["se"]) == ("0.0005", "0.0001414", "0.0001")
+    assert found["request_throughput_avg"]["mean"] == "10.00"
 
 
 def test_repetitions_of_one_config_have_no_sweep(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from aiperf_svc.core.experiments.scenario_files import (
 )
 from aiperf_svc.core.experiments.scenario_result import Samples, Series, samples_of, scenario_result
 from aiperf_svc.core.experiments.scenarios import Scenario, known_model, scenario_load
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 from tests.support import fake_run
 from tests.support.small_configs import small_config
 
@@ -69,7 +71,7 @@ def test_query_latency_is_its_slowest_samples() -> None:
     )
     rows["outcome"][3] = Outcome.ERRORED
     shuffled = fake_run.columns_of(rng.permutation(rows))
-    found = samples_of(shuffled, Scenario.MULTI_STREAM)
+    found = samples_of(shuffled, Scenario.MULTI_STREAM, clocks=ClockMap())
     result = scenario_result(Scenario.MULTI_STREAM, found, MODEL)
     slowest = np.sort(took.reshape(700, 8).max(axis=1)[1:])
     assert result.latency.ordered[:-1].tolist() == slowest.tolist()
@@ -77,7 +79,7 @@ def test_query_latency_is_its_slowest_samples() -> None:
     assert (result.completed, result.failed) == (5_599, 1)
     assert result.value is None  # with so few queries, the slowest is the estimate
     rows["outcome"][3] = Outcome.COMPLETED
-    whole = samples_of(fake_run.columns_of(rows), Scenario.MULTI_STREAM)
+    whole = samples_of(fake_run.columns_of(rows), Scenario.MULTI_STREAM, clocks=ClockMap())
     value = scenario_result(Scenario.MULTI_STREAM, whole, MODEL).value
     assert value == took.reshape(700, 8).max()
     assert {gate.name: gate.is_met for gate in result.gates} == {"duration": True, "queries": True}
@@ -110,8 +112,11 @@ def test_request_without_a_record_is_beyond_every_limit() -> None:
         output_tokens=10,
     )
     columns = fake_run.columns_of(rows)
-    assert gates(Scenario.SERVER, samples_of(columns, Scenario.SERVER, without_row=76))["p99 TTFT"]
-    found = samples_of(columns, Scenario.SERVER, without_row=90)
+    enough, found = (
+        samples_of(columns, Scenario.SERVER, clocks=ClockMap(), without_row=missing)
+        for missing in (76, 90)
+    )
+    assert gates(Scenario.SERVER, enough)["p99 TTFT"]
     assert gates(Scenario.SERVER, found) == {"duration": True, "p99 TTFT": False, "p99 TPOT": False}
     result = scenario_result(Scenario.SERVER, found, MODEL)
     assert (result.completed, result.failed) == (10_000, 90)
@@ -122,8 +127,27 @@ def test_query_with_a_missing_sample_is_incomplete() -> None:
     rows = fake_run.make_rows(
         16, due_wall_ns=start, start_wall_ns=start, end_wall_ns=start + S, output_tokens=1
     )
-    found = samples_of(fake_run.columns_of(rows[:-1]), Scenario.MULTI_STREAM, without_row=1)
+    columns = fake_run.columns_of(rows[:-1])
+    found = samples_of(columns, Scenario.MULTI_STREAM, clocks=ClockMap(), without_row=1)
     assert found.queries_ns.tolist() == [S, np.inf]
+
+
+def test_duration_compares_workers_on_one_clock() -> None:
+    # Two workers load for 100 s. The clock of the second one is 10 s ahead.
+    due = fake_run.START_NS + np.arange(100) * S
+    rows = fake_run.make_rows(
+        100, due_wall_ns=due, start_wall_ns=due, end_wall_ns=due + S, output_tokens=10
+    )
+    rows["worker"] = np.arange(100) % 2
+    for name in ("due_wall_ns", "start_wall_ns", "end_wall_ns"):
+        rows[name][1::2] += 10 * S
+    clocks = ClockMap([(1, [ClockEstimate(offset_ns=-10 * S, uncertainty_ns=0)])])
+    found = samples_of(fake_run.columns_of(rows), Scenario.SERVER, clocks=clocks)
+    assert found.last_due_ns - found.began_ns == 99 * S
+    result = scenario_result(Scenario.SERVER, found, MODEL)
+    assert result.duration_ns == 100 * S
+    assert result.value == 10.0
+    assert result.latency.ordered.tolist() == [S] * 100
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,17 @@ def test_latencies_are_unbiased_by_leaving_clients() -> None:
     assert biased_ms < 0.95 * (all_of_them.metrics["request_latency"].stat("p50") or 0)
 
 
+def test_latencies_over_time_exclude_leaving_clients() -> None:
+    whole = fake_run.closed_loop()
+    some = leaving(whole, 0.5)
+    found = results(some).timeline
+    waiting = results(some[(some["flags"] & Flag.ABANDONS) == 0]).timeline
+    assert found is not None
+    assert waiting is not None
+    for tag, percentiles in waiting.latencies.items():
+        np.testing.assert_array_equal(found.latencies[tag], percentiles)
+
+
 def test_share_of_good_requests_excludes_abandoned_ones() -> None:
     whole = fake_run.closed_loop(requests=20_000)
     some = leaving(whole, 0.5)

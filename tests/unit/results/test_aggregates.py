@@ -54,6 +54,14 @@ def test_new_connections_are_counted_by_waiting() -> None:
     assert found["preconnected_request_count"] == 2
 
 
+def test_turns_of_a_conversation_are_different_prompts() -> None:
+    turns = [fake_run.request(entry=entry, turn=turn) for entry in (3, 5) for turn in (0, 1, 2)]
+    once = results(np.concatenate(turns)).scalars
+    assert (once["distinct_prompt_count"], once["requests_per_prompt"]) == (2, 1.0)
+    assert results(np.concatenate(turns * 2)).scalars["requests_per_prompt"] == 2.0
+    assert results(np.concatenate(turns[1:3])).scalars["requests_per_prompt"] == 1.0
+
+
 def test_intended_latencies_count_cut_requests_as_slowest() -> None:
     completed = [fake_run.request(start_ms=10, due_ms=0, ttft_ms=t, tokens=1) for t in range(1, 16)]
     cut = [

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
@@ -158,6 +159,15 @@ def test_the_csv_has_aiperfs_two_blocks(summary: Summary) -> None:
         shared = [row[0] for row in ours[block] if row[0] in known]
         assert shared == [name for name in known if name in shared], "order"
     assert {len(cell.partition(".")[2]) for row in ours[0][1:] for cell in row[1:] if cell} == {2}
+
+
+def test_small_numbers_keep_their_digits_in_csv(summary: Summary) -> None:
+    numbers = {"cost_per_million_output_tokens": 0.0004484, "gpu_joules": 1234.567}
+    text = aiperf_exports.render_csv(msgspec.structs.replace(summary, scalars=numbers)).decode()
+    assert dict(_blocks(text)[1][1:]) == {
+        "Cost per M Output Tokens (USD)": "0.0004484",
+        "GPU Energy (J)": "1234.57",
+    }
 
 
 def test_the_verdict_lists_reasons_and_all_checks(summary: Summary) -> None:

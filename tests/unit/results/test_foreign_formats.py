@@ -20,10 +20,13 @@ from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
 from aiperf_svc.core.results.provenance import TARGET_FACTS, UNKNOWN, Provenance
 from aiperf_svc.core.results.server_setup import FACTS, read_facts, setup_of
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
 from tests.support.fake_results import DATASET
@@ -161,7 +164,7 @@ def agent_rows() -> Rows:
 def test_agentx_row_is_valid_by_its_schema() -> None:
     rows = agent_rows()
     columns = fake_run.columns_of(rows)
-    row = agentx_row_of(agent_run(rows), read_facts(ALL_FACTS), columns)
+    row = agentx_row_of(agent_run(rows), read_facts(ALL_FACTS), columns, ClockMap())
     jsonschema.validate(row, schema("inferencex-agentx-row.json"))
     assert row["request_accounting"] == {
         "records_total": 300,
@@ -175,9 +178,25 @@ def test_agentx_row_is_valid_by_its_schema() -> None:
     assert row["kv_offload_backend"] == {"name": "lmcache"}
 
 
+def row_of_agents(rows: Rows, *clocks: tuple[int, list[ClockEstimate]]) -> Json:
+    columns = fake_run.columns_of(rows)
+    return agentx_row_of(agent_run(rows), read_facts(ALL_FACTS), columns, ClockMap(clocks))
+
+
+def test_agentx_rates_compare_workers_on_one_clock() -> None:
+    rows = agent_rows()
+    expected = row_of_agents(rows)
+    of_one = rows["worker"] == 1
+    for name in ("due_wall_ns", "start_wall_ns", "first_token_wall_ns", "last_token_wall_ns",
+                 "end_wall_ns"):  # fmt: skip
+        rows[name][of_one & (rows[name] != 0)] += 10_000_000_000
+    clock = ClockEstimate(offset_ns=-10_000_000_000, uncertainty_ns=0)
+    assert row_of_agents(rows, (1, [clock])) == expected
+
+
 def test_agentx_row_has_the_numbers_recomputed_slowly() -> None:
     rows = agent_rows()
-    row = agentx_row_of(agent_run(rows), read_facts(ALL_FACTS), fake_run.columns_of(rows))
+    row = row_of_agents(rows)
     found, done = row["request_metrics"], rows[1:][rows["outcome"][1:] == Outcome.COMPLETED]
     latency_s = ((done["end_wall_ns"] - done["start_wall_ns"]) / 1e9).tolist()
     first_s = ((done["first_token_wall_ns"] - done["start_wall_ns"]) / 1e9).tolist()
@@ -220,7 +239,8 @@ def slow_stats(values: list[float]) -> dict[str, float]:
 def test_agentx_row_without_completed_requests_has_no_rates() -> None:
     rows = agent_rows()
     rows["outcome"] = Outcome.CANCELLED
-    row = agentx_row_of(agent_run(rows), {"kv_offloading": "none"}, fake_run.columns_of(rows))
+    columns = fake_run.columns_of(rows)
+    row = agentx_row_of(agent_run(rows), {"kv_offloading": "none"}, columns, ClockMap())
     assert row["kv_offload_backend"] is None
     assert row["request_metrics"]["throughput"] == row["request_metrics"]["qps"] == {}
     assert not any(row["request_metrics"]["latency"].values())
@@ -301,7 +321,8 @@ def test_agentx_row_has_the_servers_counters() -> None:
     }
     system = SystemReport(verdict=Severity.VALID, checks=(), metrics=metrics, sources=())
     result = msgspec.structs.replace(agent_run(rows), system=system)
-    row = agentx_row_of(result, read_facts(ALL_FACTS), fake_run.columns_of(rows))
+    columns = fake_run.columns_of(rows)
+    row = agentx_row_of(result, read_facts(ALL_FACTS), columns, ClockMap())
     jsonschema.validate(row, schema("inferencex-agentx-row.json"))
     found = row["server_metrics"]
     assert (found["present"], found["adapter"], found["metric_count"]) == (True, "vllm", 4)

@@ -142,6 +142,14 @@ def test_a_number_divided_by_zero_is_absent(monkeypatch: pytest.MonkeyPatch) -> 
     assert derived({"a": 2.0})["request_error_rate"] == 0.5
 
 
+def test_shares_of_nothing_are_absent() -> None:
+    counts = ("request_count", "error_request_count", "total_draft_tokens",
+              "total_accepted_draft_tokens", "total_spec_decode_steps",
+              "total_usage_prompt_cache_read_tokens",
+              "total_usage_prompt_cache_miss_tokens")  # fmt: skip
+    assert derived(dict.fromkeys(counts, 0.0)).keys() - counts == {"completed_request_count"}
+
+
 def test_the_nearest_tag_is_found() -> None:
     assert nearest_tags("time-to-first-tokn")[0] == "time_to_first_token"
     assert nearest_tags("TTFT") == ["time_to_first_token"]

@@ -90,6 +90,25 @@ def test_full_disk_loses_no_record_and_is_reported(tmp_path: Path) -> None:
             assert np.array_equal(column, rows[name]), name
 
 
+def test_rare_column_loses_no_record_on_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(column_store.FileIO):  # type: ignore[misc, name-defined]
+        def write(self, data: Any) -> int:
+            if "cached_tokens" in str(self.name):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+    monkeypatch.setattr(column_store, "FileIO", Full)
+    monkeypatch.setattr(column_store, "BUFFER_ROWS", 100)
+    rows = fake_run.make_rows(350)
+    rows["cached_tokens"][250:] = 7
+    with ColumnStore(tmp_path / "columns") as store:
+        store.append(rows)
+        for name, column in store.open().items():
+            assert np.array_equal(column, rows[name]), name
+
+
 @pytest.mark.usefixtures("full_disk")
 def test_memory_for_a_full_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_store, "KEPT_ROWS", 150)

@@ -246,7 +246,7 @@ def test_samples_outside_the_load_count_no_energy() -> None:
     report = judged(gpu(pages))
     assert report.metrics["gpu_power"] == 400
     assert "gpu_energy" not in report.metrics
-    assert "the energy of 1 of them is unknown" in check(report, "gpu_energy").text
+    assert "the energy of 1 of 1 GPU is unknown" in check(report, "gpu_energy").text
 
 
 def test_energy_needs_values_of_all_gpus() -> None:
@@ -258,7 +258,21 @@ def test_energy_needs_values_of_all_gpus() -> None:
     ]
     report = judged(source(pages, is_gpu=True))
     assert report.metrics == {"gpu_power": 800}
-    assert "the energy of 1 of them is unknown" in check(report, "gpu_energy").text
+    assert "the energy of 1 of 2 GPUs is unknown" in check(report, "gpu_energy").text
+
+
+def test_energy_needs_gpus_without_power_readings_too() -> None:
+    use = 'DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-2"}'
+    pages = [
+        {
+            'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-1"}': 4e5 * n,
+            use: 90 + n % 2,
+        }
+        for n in range(25)
+    ]
+    report = judged(source(pages, is_gpu=True))
+    assert report.metrics == {"gpu_power": 400}
+    assert "the energy of 1 of 2 GPUs is unknown" in check(report, "gpu_energy").text
 
 
 @pytest.mark.parametrize("energy", [0, 9223372036854775794])

@@ -231,6 +231,18 @@ def test_source_of_token_counts_is_printed(summary: dict[str, Any]) -> None:
     assert "Tokens: counted by the server" in printed(changed(summary, config=servers))
 
 
+def test_missing_history_in_token_counts_is_printed(summary: dict[str, Any]) -> None:
+    named = summary["aiperf_svc"]["config"] | {"tokenizer": {"name": "gpt2"}}
+
+    def text(**dataset: Any) -> str:
+        return printed(changed(summary, config=named, topology={"dataset": DATASET | dataset}))
+
+    assert "by the tokenizer gpt2; --use-server" in text()
+    assert "by the tokenizer gpt2, of later turns without their history; --use" in text(turns=300)
+    # The requests of an agent trace contain their history.
+    assert "by the tokenizer gpt2; --use-server" in text(turns=300, kind="weka_trace")
+
+
 def test_early_connections_are_reported(summary: dict[str, Any]) -> None:
     counts = {"preconnected_request_count": {"unit": "requests", "avg": 10}}
     counts["connected_request_count"] = {"unit": "requests", "avg": 3}

@@ -428,6 +428,13 @@ def test_arrival_tolerance_covers_random_variation() -> None:
     assert arrivals_ratio(0, rate=0.1, duration_s=1, ramp_s=0, variation=1.0) is None
 
 
+def test_load_stopped_in_its_ramp_has_its_arrivals() -> None:
+    # The rate rises by 2.5/s each second, so 2,000 requests are due in 40 s.
+    found = arrivals_ratio(2_000, rate=150, duration_s=40, ramp_s=60, variation=0.0)
+    assert found is not None
+    assert found[0] == pytest.approx(1.0)
+
+
 def test_health_is_condensed_from_heartbeats() -> None:
     log = HealthLog()
     for second, cpu in enumerate((0.2, 0.99, 0.97, 0.5)):
