@@ -430,13 +430,14 @@ def unpinned_images(
 def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
     """Return the strictest level that admits these pods, and why stricter levels do not."""
     hosted = [pod.name for pod in pods if pod.placement.host_network]
-    as_root = [pod.name for pod in pods if pod.run_as_root]
+    every = [(pod, each) for pod in pods for each in (*pod.preparations, *pod.containers)]
+    # Linux gives capabilities only to root, so the level for capabilities includes that for root.
+    as_root = [pod.name for pod, each in every if each.run_as_root and not each.capabilities]
     privileged = [f"{name} uses its node's network" for name in hosted]
     privileged += [
-        f"container {container.name} of {pod.name} has {', '.join(container.capabilities)}"
-        for pod in pods
-        for container in (*pod.preparations, *pod.containers)
-        if container.capabilities
+        f"container {each.name} of {pod.name} has {', '.join(each.capabilities)}"
+        for pod, each in every
+        if each.capabilities
     ]
     privileged += [
         f"{pod.name} mounts {volume.source} of its node"
@@ -445,7 +446,7 @@ def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str
         if volume.kind == "host-path"
     ]
     reasons = [f"Pod Security privileged: {reason}" for reason in privileged]
-    reasons += [f"Pod Security baseline: {name} runs as root" for name in as_root]
+    reasons += [f"Pod Security baseline: {name} runs as root" for name in dict.fromkeys(as_root)]
     if privileged:
         return "privileged", tuple(reasons)
     return ("baseline" if as_root else "restricted"), tuple(reasons)

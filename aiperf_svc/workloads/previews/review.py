@@ -26,7 +26,11 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
     """Return the applicable facts for a reviewer, besides load and totals, as pairs of name and
     text."""
     target = plan.config.deployment.target
-    writable = [p.name for p in plan.pods if not all(c.read_only_root for c in p.containers)]
+    writable = [
+        pod.name
+        for pod in plan.pods
+        if not all(each.read_only_root for each in (*pod.preparations, *pod.containers))
+    ]
     found = [
         ("objectives", _objectives(plan)),
         ("secrets", ", ".join(f"aiperf:{key}" for key in chain(*plan.secret_keys.values()))),

@@ -13,6 +13,7 @@ from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.previews.review import facts
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes, shapes_of, without_trials
 from aiperf_svc.workloads.stacks import all_shapes
@@ -113,6 +114,14 @@ def test_server_secrets_are_references_in_their_container_only() -> None:
     assert "HF_TOKEN" not in plan.jobs[0].pod.secret_env | setup.secret_env
     assert plan.secret_keys["target"] == ("hubToken",)
     assert "curve" not in {volume.name for volume in server.volumes}
+
+
+def test_root_server_of_indexes_needs_pod_security_baseline() -> None:
+    command: dict[str, Any] = {"kind": "custom", "image": "server:1", "command": ["serve"]}
+    plan = planned(benchmark(**command, run_as_root=True, writable=True))
+    assert plan.pod_security == "baseline"
+    assert "Pod Security baseline: index-1 runs as root" in plan.notes
+    assert dict(facts(plan))["writable root"] == "index-1"
 
 
 def test_retries_are_index_attempts_with_deadline() -> None:
