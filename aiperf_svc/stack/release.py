@@ -19,7 +19,7 @@ from aiperf_svc.plan.release import (
     is_custom,
     name_of,
     stage_of,
-    watched_types,
+    watched_objects,
 )
 from aiperf_svc.stack.access import make_account, rule
 from aiperf_svc.stack.containers import AWAIT_MARGIN_S, MountedNames
@@ -147,8 +147,11 @@ class Release(pulumi.ComponentResource):
 
     def _rules(self, args: ReleaseArgs) -> list[k8s.rbac.v1.PolicyRuleArgs]:
         """Return the rules that allow reading the objects of `ready` and the pods of the pools."""
-        types = watched_types(args.target, args.plan.objects)
-        return [rule("", "pods", "list"), *(rule(*each, "get") for each in types)]
+        read = watched_objects(args.target, args.plan.objects)
+        return [
+            rule("", "pods", "list"),
+            *(rule(group, resource, "get", name=name) for group, resource, name in read),
+        ]
 
 
 def _namespace_owner(scope: Scope) -> list[k8s.meta.v1.OwnerReferenceArgs]:

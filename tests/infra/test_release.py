@@ -84,6 +84,26 @@ def test_anchor_owns_objects_in_an_existing_namespace(tmp_path: Path) -> None:
     assert owner["apiVersion"] == "v1"
 
 
+def test_readiness_reads_only_the_objects_of_its_rules(tmp_path: Path) -> None:
+    done = {"kind": "Secret", "name": "done", "api_version": "v1", "jsonpath": "{.data}"}
+    graph_rule = {"kind": "Graph", "name": "graph", "condition": "Ready"}
+    made = _recorded(tmp_path, graph(), target=release_target(ready=[graph_rule, done]))
+    assert made.manifest("Role", "readiness-bench")["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        *(
+            {"apiGroups": [group], "resources": [kind], "resourceNames": [name], "verbs": ["get"]}
+            for group, kind, name in (("example.com", "graphs", "graph"), ("", "secrets", "done"))
+        ),
+    ]
+
+
+def test_readiness_has_its_own_annotations(tmp_path: Path) -> None:
+    own = {"example.com/team": "serving"}
+    made = _recorded(tmp_path, graph(), pods={"readiness": {"annotations": own}})
+    template = made.manifest("Deployment", "readiness-bench")["spec"]["template"]
+    assert template["metadata"]["annotations"].items() >= own.items()
+
+
 def test_pools_with_a_page_have_a_headless_service(tmp_path: Path) -> None:
     found = _recorded(tmp_path, graph()).manifest("Service", "pool-decode-bench")
     assert found["spec"]["selector"] == {"role": "decode"}
