@@ -158,15 +158,15 @@ def pod_template(
     return core.PodTemplateSpecArgs(
         metadata=meta.ObjectMetaArgs(
             labels={
-                **identity.labels(plan.name),
                 **OPT_OUT_LABELS,
+                **identity.labels(plan.name),
                 **plan.labels,
                 **(labels or {}),
             },
             annotations={
-                **identity.annotations,
                 **OPT_OUT_ANNOTATIONS,
                 **KEEP_ANNOTATIONS,
+                **identity.annotations,
                 **networks(plan.placement),
                 **plan.annotations,
             },
