@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
 import yaml
 
@@ -108,6 +109,15 @@ def test_pools_with_a_page_have_a_headless_service(tmp_path: Path) -> None:
     found = _recorded(tmp_path, graph()).manifest("Service", "pool-decode-bench")
     assert found["spec"]["selector"] == {"role": "decode"}
     assert found["spec"]["clusterIP"] == "None"
+
+
+def test_longest_pool_name_fits_the_longest_stack_name(tmp_path: Path) -> None:
+    pool = {"labels": {"role": "decode"}, "port": 9090}
+    with pytest.raises(pulumi.RunError, match="pools"):
+        _recorded(tmp_path, graph(), target=release_target(pools={"p" * 18: pool}))
+    target = release_target(pools={"p" * 17: pool}) | {"from": {"object": graph()}}
+    made = record("s" * 40, {"aiperf:benchmark": benchmark(target=target)})
+    assert len(made.manifest("Service", f"pool-{'p' * 17}-{'s' * 40}")["metadata"]["name"]) == 63
 
 
 @pytest.mark.parametrize("is_hooked", [False, True])
