@@ -93,13 +93,18 @@ def test_probe_pod_runs_like_a_worker() -> None:
     plan = make_plan(
         url="https://api.example.com",
         image={"name": "r.example/a:1", "pull_secrets": ["s"]},
-        placement={"node_selector": selector, "tolerations": [{"key": "spot"}]},
+        placement={
+            "node_selector": selector,
+            "tolerations": [{"key": "spot"}],
+            "priority_class": "low",
+        },
     )
     made = probe_pod(plan, "p")
     spec, (container,) = made["spec"], made["spec"]["containers"]
     assert spec["nodeSelector"] == selector
     assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
     assert spec["imagePullSecrets"] == [{"name": "s"}]
+    assert spec["priorityClassName"] == "low"
     assert container["image"] == "r.example/a:1"
     assert container["command"][4:] == ["api.example.com", "443", "yes", "yes", "10"]
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "preflight"

@@ -67,6 +67,7 @@ def restricted_pod(
     ]
     required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    priority = placement.priority_class
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -89,6 +90,7 @@ def restricted_pod(
             "imagePullSecrets": [{"name": each} for each in image.pull_secrets],
             "nodeSelector": placement.node_selector,
             **({"affinity": affinity} if terms else {}),
+            **({"priorityClassName": priority} if priority else {}),
             "tolerations": [
                 {k: v for k, v in each.model_dump().items() if v} for each in placement.tolerations
             ],
