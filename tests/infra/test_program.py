@@ -284,6 +284,7 @@ def test_existing_volumes_are_mounted_into_the_target() -> None:
         {"image": {"reference": "registry.example/llama:1", "pullPolicy": "IfNotPresent"}},
         {"hostPath": {"path": "/srv/models", "type": "Directory"}},
     ]
+    assert template["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
     _, *mounts = template["spec"]["containers"][0]["volumeMounts"]
     assert [(each["mountPath"], each.get("readOnly")) for each in mounts] == [
         ("/models", True),
