@@ -6,7 +6,7 @@ Policies do not apply to pods in their node's network, not even as sources.
 """
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -344,7 +344,7 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
     """Allow the pods that use public datasets, tokenizers and tasks to download them."""
     users: set[Service] = set()
     why = []
-    if config.dataset.public:
+    if config.dataset.public and not config.dataset.url:
         users.add(Service.DATASET_MANAGER)
         why.append(f"dataset.public: {config.dataset.public}")
     name = config.tokenizer.name
@@ -354,11 +354,26 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
     if config.quality is not None and config.quality.lm_eval is not None:
         users.add(Service.RECORDS_MANAGER)
         why.append(f"quality.lm_eval: {' '.join(config.quality.lm_eval.tasks)}")
-    if not users:
-        return [], ()
     pods = tuple(g.name for g in topology.groups if users & set(g.services))
-    note = f"{', '.join(pods)} may reach port 443 anywhere, for {' and '.join(why)}"
-    return [Policy("downloads", pods, egress=(Rule(ports=(HTTPS_PORT,)),))], (note,)
+    policies, notes = dataset_policies([config], (_pod_of(Service.DATASET_MANAGER, topology),))
+    if users:
+        policies.append(Policy("downloads", pods, egress=(Rule(ports=(HTTPS_PORT,)),)))
+        notes.append(f"{', '.join(pods)} may reach port 443 anywhere, for {' and '.join(why)}")
+    return policies, tuple(notes)
+
+
+def dataset_policies(
+    configs: Sequence[BenchmarkConfig], pods: tuple[str, ...]
+) -> tuple[list[Policy], list[str]]:
+    """Allow these pods to reach the servers in `dataset.url`, and return notes for reviewers."""
+    rules, notes = list[Rule](), list[str]()
+    for url in dict.fromkeys(each.dataset.url for each in configs):
+        if url is not None:
+            remedy = "an address in dataset.url"
+            rule, found = _server_rule(url, who=", ".join(pods), remedy=remedy)
+            rules.append(rule)
+            notes += found
+    return [Policy("dataset", pods, egress=tuple(rules))] if rules else [], notes
 
 
 def is_on_hub(tokenizer: str | None) -> bool:

@@ -12,6 +12,7 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
+from aiperf_svc.plan.network import Range, Rule
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.previews.review import facts
 from aiperf_svc.workloads.registry import parse_benchmark
@@ -152,6 +153,16 @@ def test_indexes_reach_the_collector_and_nothing_else() -> None:
     (index,) = (policy for policy in plan.policies if policy.name == "index")
     assert [rule.ports for rule in index.egress] == [(5557,)]
     assert index.ingress == ()
+
+
+def test_indexes_reach_the_mirror_of_a_dataset() -> None:
+    data = benchmark()
+    data["dataset"] = {
+        "kind": "sharegpt", "public": "sharegpt", "url": "http://10.0.0.1:9000/a.json"
+    }  # fmt: skip
+    (found,) = (each for each in planned(data).policies if each.name == "dataset")
+    assert found.components == ("index-1",)
+    assert found.egress == (Rule((Range("10.0.0.1/32"),), (9000,)),)
 
 
 def test_drains_wait_for_the_collector() -> None:

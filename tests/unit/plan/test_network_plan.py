@@ -281,6 +281,29 @@ def test_downloads_are_allowed_and_noted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("http://minio.storage.svc:9000/a.json", Rule((NamespacePods("storage"),))),
+        ("http://10.0.0.1/a.json", Rule((Range("10.0.0.1/32"),), (80,))),
+        ("https://mirror.example:8443/a.json", Rule(ports=(8443,))),
+    ],
+)
+def test_dataset_of_a_mirror_is_reached(url: str, rule: Rule) -> None:
+    dataset = {"kind": "sharegpt", "public": "sharegpt", "url": url}
+    plan = to_plan(with_keys(make_config(), dataset=dataset))
+    found = policy(plan, "dataset")
+    assert (found.components, found.egress) == (("dataset-manager",), (rule,))
+    assert "downloads" not in {p.name for p in plan.policies}
+
+
+@pytest.mark.parametrize("url", ["mirror/a.json", "ftp://mirror/a", "http:///a", "http://m:x/"])
+def test_address_of_a_dataset_needs_a_host(url: str) -> None:
+    dataset = {"kind": "sharegpt", "public": "sharegpt", "url": url}
+    with pytest.raises(ValueError, match="expected http:// or https:// and a host"):
+        with_keys(make_config(), dataset=dataset)
+
+
+@pytest.mark.parametrize(
     ("s3", "rule", "note"),
     [
         ({"endpoint_url": "http://10.0.0.7:9000"}, Rule((Range("10.0.0.7/32"),), (9000,)), None),
