@@ -137,7 +137,8 @@ def target_policies(
     config: BenchmarkConfig, topology: Topology, calls_api: bool, hosted: set[str]
 ) -> tuple[list[Policy], list[str]]:
     """Return the policies for connections to an inference server, and notes for reviewers.
-    `calls_api`: pods of a release call the API server. `hosted` pods use their node's network."""
+    `calls_api`: pods of a release call the API server. `hosted` pods use their node's network;
+    `target` stands for those of a release."""
     clients, reader = _clients(config, topology), _pod_of(Service.RECORDS_MANAGER, topology)
     to_targets, notes = _to_targets(config, clients, hosted)
     policies = [Policy("to-target", clients, egress=to_targets)]
@@ -308,7 +309,7 @@ def _release(
 ) -> list[Policy]:
     """Return the policies of a release's pods: traffic with each other, from the clients, and with
     the peers in `admit`. All ports are allowed: those behind its Services are unknown."""
-    target, within = config.deployment.target, _within_release(config)
+    target, within = config.deployment.target, _within_release(config, hosted)
     ingress = (Rule(_pods(clients, hosted)), within)
     egress = [within, Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))]
     if target.downloads:
@@ -323,8 +324,11 @@ def _release(
     return [*policies, Policy(READINESS, (READINESS,), egress=(api_server,))]
 
 
-def _within_release(config: BenchmarkConfig) -> Rule:
-    """Return the rule for the pods of the release and the peers that it admits."""
+def _within_release(config: BenchmarkConfig, hosted: set[str]) -> Rule:
+    """Return the rule for the pods of the release and the peers that it admits: all peers if pods
+    of the release have their node's address."""
+    if HOST in hosted:
+        return Rule()
     admitted = (
         NamespacePods(each.namespace, each.labels) for each in config.deployment.target.admit
     )
@@ -400,7 +404,10 @@ def _to_targets(
     is known in advance."""
     target = config.deployment.target
     if target.kind == "release":
-        own = _within_release(config)
+        own = _within_release(config, hosted)
+        if HOST in hosted:
+            note = "pods of the release use their node's network: no NetworkPolicy applies to them"
+            return (own,), [f"{note}, and its clients may reach every address"]
         if is_bare_name(address_of(config.endpoint.url).host) or target.admit:
             return (own,), []
         key = "deployment.target.admit"

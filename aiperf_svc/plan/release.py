@@ -193,6 +193,14 @@ def calls_api(rendered: Sequence[Rendered]) -> bool:
     return not used <= accounts | {"default"}
 
 
+def uses_node_network(rendered: Sequence[Rendered]) -> bool:
+    """Return whether pods of a release use their node's network, so no NetworkPolicy selects
+    them."""
+    objects = (each for source in rendered for each in source.objects)
+    pods = (pod for each in objects for pod in (each, *templates(each)))
+    return any((pod.get("spec") or {}).get("hostNetwork") for pod in pods)
+
+
 def digest_of(objects: Sequence[Json]) -> str:
     """Return a digest of the objects for the id of the run."""
     text = json.dumps(objects, sort_keys=True)
