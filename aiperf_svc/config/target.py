@@ -22,6 +22,9 @@ class TargetPods(Model):
     """Labels of the Service's selector; empty: all pods of the namespace."""
     port: Annotated[int, Field(gt=0, le=65_535)] | None = None
     """The *pod's* port, which NetworkPolicies see; all ports when not given."""
+    host_network: bool = False
+    """The pods use their nodes' network. NetworkPolicies select no such pods, so the port is opened
+    at every address."""
 
 
 class TargetVolume(Model):

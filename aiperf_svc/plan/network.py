@@ -13,7 +13,7 @@ import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.config.target import HOST
+from aiperf_svc.config.target import HOST, TargetPods
 from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.config.workload import Config
@@ -184,8 +184,8 @@ def _to_pages(
             continue
         if is_target and target.pods:
             # The port of a Service may differ from the port of its pods.
-            rule = Rule((NamespacePods(target.pods.namespace, target.pods.labels),))
-            found = list[str]()
+            ports = (address_of(page.url).port,) if target.pods.host_network else ()
+            rule, found = Rule(_target_peers(target.pods), ports), list[str]()
         else:
             remedy = f"an address in telemetry.{page.key}"
             rule, found = _server_rule(page.url, who=reader, remedy=remedy)
@@ -415,21 +415,31 @@ def _to_targets(
         return (own, rule), notes
     if target.kind != "none":
         return (Rule(_pods((HOST,), hosted), (target.port,)),), []
+    who = " and ".join(("workers", *clients[2:]))
     if target.pods:
-        peer = NamespacePods(target.pods.namespace, target.pods.labels)
-        return (Rule((peer,), (target.pods.port,) if target.pods.port else ()),), []
+        port = target.pods.port
+        rule = Rule(_target_peers(target.pods), (port,) if port else ())
+        note = (
+            f"{who} may reach {f'port {port}' if port else 'every port'} of every address, because "
+            "the target's pods use their nodes' network"
+        )
+        return (rule,), [note] if target.pods.host_network else []
     rules, notes = list[Rule](), list[str]()
     for url in config.endpoint.first_hops:
         rule, found = _server_rule(
             url,
             target.egress_cidrs,
-            who=" and ".join(("workers", *clients[2:])),
+            who=who,
             remedy="deployment.target.egress_cidrs",
             pods_remedy="deployment.target.pods",
         )
         rules += [rule] if rule not in rules else []
         notes += [note for note in found if note not in notes]
     return tuple(rules), notes
+
+
+def _target_peers(pods: TargetPods) -> tuple[Peer, ...]:
+    return () if pods.host_network else (NamespacePods(pods.namespace, pods.labels),)
 
 
 def _server_rule(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import find_object, try_list
+from aiperf_svc.adapters.cluster.api.objects import find_object, list_pods, try_list
 from aiperf_svc.adapters.cluster.preflight.admission import PodNamespace
 from aiperf_svc.adapters.cluster.preflight.images import IMAGE, image_works
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
@@ -202,7 +202,12 @@ async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:
         service, slices = await _read_service(cluster, where)
     except Refused:
         return None
-    return target_pods(where, port, service["spec"], slices) if service else None
+    found = target_pods(where, port, service["spec"], slices) if service else None
+    if found is None:
+        return None
+    pods = await list_pods(cluster, found.namespace, found.labels) or ()
+    is_on_host = any(pod["spec"].get("hostNetwork") for pod in pods)
+    return found.model_copy(update={"host_network": True}) if is_on_host else found
 
 
 async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: int) -> Check | None:
