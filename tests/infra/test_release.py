@@ -85,7 +85,7 @@ def test_anchor_owns_objects_in_an_existing_namespace(tmp_path: Path) -> None:
     assert owner["apiVersion"] == "v1"
 
 
-def test_readiness_reads_only_the_objects_of_its_rules(tmp_path: Path) -> None:
+def test_readiness_reads_only_objects_of_its_rules(tmp_path: Path) -> None:
     done = {"kind": "Secret", "name": "done", "api_version": "v1", "jsonpath": "{.data}"}
     graph_rule = {"kind": "Graph", "name": "graph", "condition": "Ready"}
     made = _recorded(tmp_path, graph(), target=release_target(ready=[graph_rule, done]))
@@ -111,7 +111,7 @@ def test_pools_with_a_page_have_a_headless_service(tmp_path: Path) -> None:
     assert found["spec"]["clusterIP"] == "None"
 
 
-def test_longest_pool_name_fits_the_longest_stack_name(tmp_path: Path) -> None:
+def test_pool_name_fits_the_longest_stack_name(tmp_path: Path) -> None:
     pool = {"labels": {"role": "decode"}, "port": 9090}
     with pytest.raises(pulumi.RunError, match="pools"):
         _recorded(tmp_path, graph(), target=release_target(pools={"p" * 18: pool}))

@@ -234,7 +234,7 @@ async def test_tokens_before_readiness_are_none_of_the_loads(monkeypatch: Any) -
         await until(lambda: "first_token" in replica(watch, "b").wall_ns)
 
 
-async def test_unread_page_of_a_ready_replica_is_named(monkeypatch: Any) -> None:
+async def test_unread_page_of_a_replica_is_named(monkeypatch: Any) -> None:
     async def forbidden(_path: str) -> str:
         raise Refused("error trying to reach service", status=503, reason="ServiceUnavailable")
 

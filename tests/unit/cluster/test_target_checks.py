@@ -98,6 +98,7 @@ def test_probe_pod_runs_like_a_worker() -> None:
             "tolerations": [{"key": "spot"}],
             "priority_class": "low",
         },
+        annotations={"linkerd.io/inject": "enabled"},
     )
     made = probe_pod(plan, "p")
     spec, (container,) = made["spec"], made["spec"]["containers"]
@@ -105,6 +106,7 @@ def test_probe_pod_runs_like_a_worker() -> None:
     assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
     assert spec["imagePullSecrets"] == [{"name": "s"}]
     assert spec["priorityClassName"] == "low"
+    assert made["metadata"]["annotations"]["linkerd.io/inject"] == "enabled"
     assert container["image"] == "r.example/a:1"
     assert container["command"][4:] == ["api.example.com", "443", "yes", "yes", "10"]
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "preflight"
@@ -269,7 +271,7 @@ async def test_other_hosts_have_no_pods(url: str) -> None:
     assert await find_target_pods(FakeCluster(known).typed, url) is None
 
 
-async def test_cluster_ip_without_known_pods_is_warned_about() -> None:
+async def test_cluster_ip_of_unknown_pods_is_a_warning() -> None:
     cluster = FakeCluster(models(), open_to=("team",))
     found = await checked(make_plan(url="http://10.96.0.5"), cluster, namespace=None)
     assert found.target.state == "warning"

@@ -280,7 +280,7 @@ def test_downloads_are_allowed_and_noted() -> None:
     assert "downloads" not in {p.name for p in local.policies}
 
 
-def test_pages_of_pods_on_the_nodes_network_are_reached() -> None:
+def test_pages_in_the_nodes_network_are_reached() -> None:
     pods = {"namespace": "serving", "port": 8000, "host_network": True}
     config = make_config(url="http://llm.serving", target={"kind": "none", "pods": pods})
     page = "http://llm.serving:9090/metrics"

@@ -73,11 +73,11 @@ def restricted_pod(
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "labels": {**labels, **OPT_OUT_LABELS},
+            "labels": {**OPT_OUT_LABELS, **labels},
             # `gc` removes the pod of a killed runner.
             "annotations": {
-                **(annotations or {}),
                 **OPT_OUT_ANNOTATIONS,
+                **(annotations or {}),
                 TTL_ANNOTATION: str(deadline_s),
             },
         },
