@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.placement import (
     check_digest,
     check_fixed,
@@ -327,6 +328,7 @@ def plan_kind(
             *made.notes,
             *policy_notes,
             *kind.notes(resolved),
+            *absent_secrets(deployment),
             *unpinned_images(image, (*pods, *made.of_release), made.custom_images),
         ),
         jobs=made.jobs,
@@ -424,6 +426,20 @@ def unpinned_images(
         "as NAME@sha256:DIGEST"
         for name, whose in images.items()
         if is_mutable(name)
+    ]
+
+
+def absent_secrets(deployment: Deployment) -> list[str]:
+    """Return notes about Secrets that the stack refers to and its own namespace cannot have yet."""
+    if deployment.namespace.mode == "existing":
+        return []
+    wanted = {f"deployment.image.pull_secrets: {name}" for name in deployment.image.pull_secrets}
+    if deployment.results.tls_secret:
+        wanted.add(f"deployment.results.tls_secret: {deployment.results.tls_secret}")
+    return [
+        f"{each}: the namespace is created without this Secret; use namespace.mode: existing, "
+        "unless a controller makes it"
+        for each in sorted(wanted)
     ]
 
 
