@@ -116,6 +116,11 @@ def plan_policies(
     notes += [
         f"{name} uses its node's network: no NetworkPolicy applies to it" for name in sorted(hosted)
     ]
+    notes += [
+        f"{pod.name} is also in network {network.name}, to which no NetworkPolicy applies"
+        for pod in pods
+        for network in pod.placement.networks
+    ]
     return tuple(policies), tuple(notes)
 
 

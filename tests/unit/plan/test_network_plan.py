@@ -271,6 +271,11 @@ def test_host_network_pods_are_admitted_without_label() -> None:
     assert any("no NetworkPolicy applies" in note for note in plan.notes)
 
 
+def test_networks_without_policies_are_noted() -> None:
+    plan = to_plan(make_config(pods={"worker": {"placement": {"networks": [{"name": "fast"}]}}}))
+    assert "worker is also in network fast, to which no NetworkPolicy applies" in plan.notes
+
+
 def test_downloads_are_allowed_and_noted() -> None:
     config = make_config()
     plan = to_plan(with_keys(config, tokenizer={"name": "org/model"}))
