@@ -26,6 +26,9 @@ from aiperf_svc.stack.containers import AWAIT_MARGIN_S, MountedNames
 from aiperf_svc.stack.pods import make_deployment
 from aiperf_svc.stack.scope import PROVIDER, SKIP_AWAIT, Scope
 
+SECRET_FIELDS = ("data", "stringData")
+"""Fields of a Secret with its values."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseArgs:
@@ -105,6 +108,9 @@ class Release(pulumi.ComponentResource):
             ),
         )
         props = {**_placed(rest, scope.namespace), "metadata": metadata}
+        if manifest["kind"] == "Secret":
+            # Like the SDK's class for Secrets. Else the state would hold the values in plain text.
+            props |= {k: pulumi.Output.secret(v) for k, v in props.items() if k in SECRET_FIELDS}
         return pulumi.CustomResource(token, name, props, options)
 
     def _helm(self, args: ReleaseArgs) -> list[pulumi.Resource]:

@@ -105,6 +105,14 @@ def test_readiness_has_its_own_annotations(tmp_path: Path) -> None:
     assert template["metadata"]["annotations"].items() >= own.items()
 
 
+def test_secrets_of_a_release_are_encrypted(tmp_path: Path) -> None:
+    values = {"data": {"a": "c2VjcmV0"}, "stringData": {"b": "secret"}}
+    made = _recorded(tmp_path, simple("Secret", "s", **values), simple("ConfigMap", "c", data={}))
+    assert made.registration("Secret", "secret-s").secret_inputs == {"data", "stringData"}
+    assert made.manifest("Secret", "s")["stringData"] == {"b": "secret"}
+    assert made.registration("ConfigMap", "configmap-c").secret_inputs == set()
+
+
 def test_pools_with_a_page_have_a_headless_service(tmp_path: Path) -> None:
     found = _recorded(tmp_path, graph()).manifest("Service", "pool-decode-bench")
     assert found["spec"]["selector"] == {"role": "decode"}
