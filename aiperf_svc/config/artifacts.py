@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from aiperf_svc.config.base import Model
+from aiperf_svc.config.base import Cidr, Model
 from aiperf_svc.config.units import PositiveDurationNs
 
 Name = Annotated[str, Field(min_length=1, max_length=250)]
@@ -103,7 +103,7 @@ class S3(Model):
     """Region of the bucket."""
     has_session_token: bool = False
     """Whether the keys on a cluster are temporary and have a session token."""
-    egress_cidrs: tuple[str, ...] = ()
+    egress_cidrs: tuple[Cidr, ...] = ()
     """Address ranges of the store. On a cluster, the upload can reach no other address."""
 
     @property

@@ -1,9 +1,10 @@
 """The base of every part of the config."""
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 SECOND_NS = 10**9
 MINUTE_NS = 60 * SECOND_NS
@@ -31,6 +32,21 @@ def repeated(names: Sequence[str]) -> str:
     """Return the first name that occurs twice in a list; empty if none does."""
     return next((name for at, name in enumerate(names) if name in names[:at]), "")
 
+
+def _range(text: str) -> str:
+    """Return an address range. Raises ValueError if Kubernetes would refuse it."""
+    _, _, length = text.partition("/")
+    try:
+        ipaddress.ip_network(text, strict=False)
+        if length.isdecimal():
+            return text
+    except ValueError:
+        pass
+    raise ValueError("expected an address range such as 10.0.0.0/8 or 10.1.2.3/32")
+
+
+Cidr = Annotated[str, AfterValidator(_range)]
+"""Address range of a NetworkPolicy."""
 
 Verbatim = Annotated[str, StringConstraints(strip_whitespace=False)]
 """Text that keeps the white space at its ends: program arguments, file contents."""

@@ -18,6 +18,7 @@ from aiperf_svc.config.prompts import (
     Turns,
 )
 from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
+from aiperf_svc.config.urls import is_http
 
 
 class DatasetKind(StrEnum):
@@ -189,6 +190,8 @@ class Dataset(Model):
             raise ValueError("{batch_size} texts have neither {prefix} nor {turns}")
         if self.url and not self.public:
             raise ValueError("{url} needs {public}: it is the address of the public dataset")
+        if self.url and not is_http(self.url):
+            raise ValueError(f"{{url}}: {self.url!r}: expected http:// or https:// and a host")
         if self.sha256 and not self.public:
             raise ValueError("{sha256} needs {public}: it is the checksum of the public dataset")
         return self

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model, Verbatim
+from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Cidr, Model, Verbatim
 from aiperf_svc.config.placement import Placement, Pod, Ranks, check_fixed
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.units import (
@@ -125,7 +125,7 @@ class Results(Model):
     """Name of an existing Secret with the certificate, for an Ingress."""
     annotations: dict[str, str] = Field(default_factory=dict)
     """Annotations of the Service or Ingress that exposes the results."""
-    allow_cidrs: tuple[str, ...] = ()
+    allow_cidrs: tuple[Cidr, ...] = ()
     """Address ranges that may reach the results; all if empty. A token is always required."""
     storage: SizeBytes = 10 * 2**30
     """Limit of the results' folder on the node, in bytes."""
@@ -239,7 +239,7 @@ class Deployment(Model):
     max_drain_hold: PositiveDurationNs | None = None
     """Maximum time for which the PodDisruptionBudget makes a drain wait, even if start and load may
     take longer or have no bound."""
-    api_server_cidrs: tuple[str, ...] = ()
+    api_server_cidrs: tuple[Cidr, ...] = ()
     """Address ranges of the API server as pods reach it (`kubectl get endpoints kubernetes`): the
     deadline's pod can reach nothing else. Empty: `run` uses the addresses that the cluster reports,
     and every address where it may not read them; `pulumi up` allows every address. A wrong range

@@ -100,8 +100,8 @@ class ReadyRule(Model):
         return found["path"], found["value"]
 
 
-PoolName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$")]
-"""Name of a pool, which is part of its Service's name."""
+PoolName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,15}[a-z0-9])?$")]
+"""Name of a pool, which is part of its Service's name: `pool-NAME-STACK`, at most 63 characters."""
 
 
 class ReleasePool(Model):

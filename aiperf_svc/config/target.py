@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from aiperf_svc.config.base import MINUTE_NS, Model, repeated
+from aiperf_svc.config.base import MINUTE_NS, Cidr, Model, repeated
 from aiperf_svc.config.placement import Gpu, Placement, check_digest, check_fixed
 from aiperf_svc.config.release import Release
 from aiperf_svc.config.secret_names import is_secret_name
@@ -22,6 +22,9 @@ class TargetPods(Model):
     """Labels of the Service's selector; empty: all pods of the namespace."""
     port: Annotated[int, Field(gt=0, le=65_535)] | None = None
     """The *pod's* port, which NetworkPolicies see; all ports if not set."""
+    host_network: bool = False
+    """The pods use their nodes' network. NetworkPolicies select no such pods, so the port is opened
+    at every address."""
 
 
 class TargetVolume(Model):
@@ -107,7 +110,7 @@ class Target(Release):
     """Allow connections to port 443 of any address, e.g. to download the model's weights."""
     placement: Placement = Placement()
 
-    egress_cidrs: tuple[str, ...] = ()
+    egress_cidrs: tuple[Cidr, ...] = ()
     """Address ranges of a target outside the stack; workers can reach nothing else."""
     pods: TargetPods | None = None
     """Pods of a target outside the stack but inside the cluster. NetworkPolicies never see a

@@ -24,6 +24,14 @@ def address_of(url: str) -> Address:
     return Address(parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls)
 
 
+def is_http(url: str) -> bool:
+    """Return whether a URL is the address of an HTTP server."""
+    try:
+        return url.startswith(("http://", "https://")) and bool(address_of(url).host)
+    except ValueError:
+        return False
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host name means this machine, without a DNS query."""
     try:

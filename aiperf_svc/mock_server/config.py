@@ -36,7 +36,7 @@ def _option(default: T, text: str, *, choices: tuple[str, ...] = (), flag: T | N
 class MockServerConfig:
     """Settings of one mock server. Raises MockServerConfigError for an invalid value."""
 
-    host: str = _option("127.0.0.1", "addresses to listen on, separated by commas")
+    host: str = _option("127.0.0.1", "addresses to listen on, separated by commas; :: for all")
     port: int = _option(0, "port to listen on; 0 selects a free one")
     ports: int = _option(
         1, "number of ports, consecutive from --port on, or free ones if --port is 0"

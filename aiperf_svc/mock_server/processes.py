@@ -135,12 +135,18 @@ def _listen(config: MockServerConfig, known: list[Address]) -> list[socket.socke
 
 
 def _listener(host: str, port: int, *, is_first: bool) -> socket.socket:
+    """Return a listening socket. `::` are all addresses, also of IPv4, whatever the kernel has."""
+    is_any = host == "::"
+    if is_any and not socket.has_dualstack_ipv6():
+        host, is_any = "0.0.0.0", False
     family, kind, protocol, _name, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_any:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         if not is_first:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)

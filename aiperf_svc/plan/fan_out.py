@@ -36,6 +36,7 @@ from aiperf_svc.plan.network import (
     Rule,
     StackPods,
     api_server_rule,
+    dataset_policies,
     is_on_hub,
     results_rule,
     upload_policies,
@@ -257,7 +258,11 @@ def _policies(
         Policy(INDEX, names, egress=(Rule((StackPods((COLLECTOR,)),), port),)),
         *uploads,
     ]
-    why = _downloads([trials[0] for trials in every])
+    shapes = [trials[0] for trials in every]
+    datasets, dataset_notes = dataset_policies(shapes, names)
+    policies += datasets
+    notes += dataset_notes
+    why = _downloads(shapes)
     if why:
         policies.append(Policy("downloads", names, egress=(Rule(ports=(HTTPS_PORT,)),)))
         notes.append(f"{', '.join(names)} may reach port 443 anywhere, for {' and '.join(why)}")
@@ -269,7 +274,7 @@ def _downloads(configs: Sequence[BenchmarkConfig]) -> list[str]:
     why: dict[str, None] = {}
     for config in configs:
         tokenizer = config.tokenizer.name
-        if config.dataset.public:
+        if config.dataset.public and not config.dataset.url:
             why[f"dataset.public: {config.dataset.public}"] = None
         if is_on_hub(tokenizer):
             why[f"tokenizer.name: {tokenizer}"] = None

@@ -170,7 +170,11 @@ def index_template(
         image=image,
         args=("index",),
         env=env,
-        field_env={"AIPERF_SERVICE_ID": "metadata.name", "AIPERF_FAILURES": FAILURES},
+        field_env={
+            "AIPERF_SERVICE_ID": "metadata.name",
+            "AIPERF_ADVERTISE": "status.podIP",
+            "AIPERF_FAILURES": FAILURES,
+        },
         secret_env=secrets[Service.WORKER] | secrets[Service.RECORDS_MANAGER],
         volumes=volumes,
         preparations=(

@@ -1,6 +1,5 @@
 """The stack that measures an inference server inside or outside the stack."""
 
-import functools
 import re
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import largest_load, largest_topology
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.network import Policies, is_on_hub, plan_policies, target_policies
+from aiperf_svc.plan.network import Policies, Policy, is_on_hub, plan_policies, target_policies
 from aiperf_svc.plan.pod_settings import download_bytes, in_pods, worker_bytes
 from aiperf_svc.plan.pods import PodPlan, SecretKey
 from aiperf_svc.plan.release import (
@@ -21,6 +20,7 @@ from aiperf_svc.plan.release import (
     digest_of,
     plan_release,
     release_notes,
+    uses_node_network,
 )
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, ServiceNeeds, service_pods
 from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
@@ -115,9 +115,12 @@ class InferenceStack(StackKind[BenchmarkConfig]):
         )
 
     def policies(self, basis: StackBasis[BenchmarkConfig], pods: tuple[PodPlan, ...]) -> Policies:
-        to_target = functools.partial(
-            target_policies, basis.config, basis.topology, calls_api(self.rendered)
-        )
+        release = {HOST} if uses_node_network(self.rendered) else set[str]()
+
+        def to_target(hosted: set[str]) -> tuple[list[Policy], list[str]]:
+            has_api = calls_api(self.rendered)
+            return target_policies(basis.config, basis.topology, has_api, hosted | release)
+
         return plan_policies(basis.config, basis.topology, pods, to_target)
 
     def outputs(self, config: BenchmarkConfig) -> dict[str, str]:

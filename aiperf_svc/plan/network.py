@@ -6,14 +6,14 @@ Policies do not apply to pods in their node's network, not even as sources.
 """
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.config.target import HOST
+from aiperf_svc.config.target import HOST, TargetPods
 from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.config.workload import Config
@@ -116,6 +116,11 @@ def plan_policies(
     notes += [
         f"{name} uses its node's network: no NetworkPolicy applies to it" for name in sorted(hosted)
     ]
+    notes += [
+        f"{pod.name} is also in network {network.name}, to which no NetworkPolicy applies"
+        for pod in pods
+        for network in pod.placement.networks
+    ]
     return tuple(policies), tuple(notes)
 
 
@@ -137,7 +142,8 @@ def target_policies(
     config: BenchmarkConfig, topology: Topology, calls_api: bool, hosted: set[str]
 ) -> tuple[list[Policy], list[str]]:
     """Return the policies for connections to an inference server, and notes for reviewers.
-    `calls_api`: pods of a release call the API server. `hosted` pods use their node's network."""
+    `calls_api`: pods of a release call the API server. `hosted` pods use their node's network;
+    `target` stands for those of a release."""
     clients, reader = _clients(config, topology), _pod_of(Service.RECORDS_MANAGER, topology)
     to_targets, notes = _to_targets(config, clients, hosted)
     policies = [Policy("to-target", clients, egress=to_targets)]
@@ -183,8 +189,8 @@ def _to_pages(
             continue
         if is_target and target.pods:
             # The port of a Service may differ from the port of its pods.
-            rule = Rule((NamespacePods(target.pods.namespace, target.pods.labels),))
-            found = list[str]()
+            ports = (address_of(page.url).port,) if target.pods.host_network else ()
+            rule, found = Rule(_target_peers(target.pods), ports), list[str]()
         else:
             remedy = f"an address in telemetry.{page.key}"
             rule, found = _server_rule(page.url, who=reader, remedy=remedy)
@@ -308,7 +314,7 @@ def _release(
 ) -> list[Policy]:
     """Return the policies of a release's pods: traffic with each other, from the clients, and with
     the peers in `admit`. All ports are allowed: those behind its Services are unknown."""
-    target, within = config.deployment.target, _within_release(config)
+    target, within = config.deployment.target, _within_release(config, hosted)
     ingress = (Rule(_pods(clients, hosted)), within)
     egress = [within, Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))]
     if target.downloads:
@@ -323,8 +329,11 @@ def _release(
     return [*policies, Policy(READINESS, (READINESS,), egress=(api_server,))]
 
 
-def _within_release(config: BenchmarkConfig) -> Rule:
-    """Return the rule for the pods of the release and the peers that it admits."""
+def _within_release(config: BenchmarkConfig, hosted: set[str]) -> Rule:
+    """Return the rule for the pods of the release and the peers that it admits: all peers if pods
+    of the release have their node's address."""
+    if HOST in hosted:
+        return Rule()
     admitted = (
         NamespacePods(each.namespace, each.labels) for each in config.deployment.target.admit
     )
@@ -344,7 +353,7 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
     """Allow the pods that use public datasets, tokenizers and tasks to download them."""
     users: set[Service] = set()
     why = []
-    if config.dataset.public:
+    if config.dataset.public and not config.dataset.url:
         users.add(Service.DATASET_MANAGER)
         why.append(f"dataset.public: {config.dataset.public}")
     name = config.tokenizer.name
@@ -354,11 +363,26 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
     if config.quality is not None and config.quality.lm_eval is not None:
         users.add(Service.RECORDS_MANAGER)
         why.append(f"quality.lm_eval: {' '.join(config.quality.lm_eval.tasks)}")
-    if not users:
-        return [], ()
     pods = tuple(g.name for g in topology.groups if users & set(g.services))
-    note = f"{', '.join(pods)} may reach port 443 anywhere, for {' and '.join(why)}"
-    return [Policy("downloads", pods, egress=(Rule(ports=(HTTPS_PORT,)),))], (note,)
+    policies, notes = dataset_policies([config], (_pod_of(Service.DATASET_MANAGER, topology),))
+    if users:
+        policies.append(Policy("downloads", pods, egress=(Rule(ports=(HTTPS_PORT,)),)))
+        notes.append(f"{', '.join(pods)} may reach port 443 anywhere, for {' and '.join(why)}")
+    return policies, tuple(notes)
+
+
+def dataset_policies(
+    configs: Sequence[BenchmarkConfig], pods: tuple[str, ...]
+) -> tuple[list[Policy], list[str]]:
+    """Allow these pods to reach the servers in `dataset.url`, and return notes for reviewers."""
+    rules, notes = list[Rule](), list[str]()
+    for url in dict.fromkeys(each.dataset.url for each in configs):
+        if url is not None:
+            remedy = "an address in dataset.url"
+            rule, found = _server_rule(url, who=", ".join(pods), remedy=remedy)
+            rules.append(rule)
+            notes += found
+    return [Policy("dataset", pods, egress=tuple(rules))] if rules else [], notes
 
 
 def is_on_hub(tokenizer: str | None) -> bool:
@@ -385,7 +409,10 @@ def _to_targets(
     is known in advance."""
     target = config.deployment.target
     if target.kind == "release":
-        own = _within_release(config)
+        own = _within_release(config, hosted)
+        if HOST in hosted:
+            note = "pods of the release use their node's network: no NetworkPolicy applies to them"
+            return (own,), [f"{note}, and its clients may reach every address"]
         if is_bare_name(address_of(config.endpoint.url).host) or target.admit:
             return (own,), []
         key = "deployment.target.admit"
@@ -393,21 +420,31 @@ def _to_targets(
         return (own, rule), notes
     if target.kind != "none":
         return (Rule(_pods((HOST,), hosted), (target.port,)),), []
+    who = " and ".join(("workers", *clients[2:]))
     if target.pods:
-        peer = NamespacePods(target.pods.namespace, target.pods.labels)
-        return (Rule((peer,), (target.pods.port,) if target.pods.port else ()),), []
+        port = target.pods.port
+        rule = Rule(_target_peers(target.pods), (port,) if port else ())
+        note = (
+            f"{who} may reach {f'port {port}' if port else 'every port'} of every address, because "
+            "the target's pods use their nodes' network"
+        )
+        return (rule,), [note] if target.pods.host_network else []
     rules, notes = list[Rule](), list[str]()
     for url in config.endpoint.first_hops:
         rule, found = _server_rule(
             url,
             target.egress_cidrs,
-            who=" and ".join(("workers", *clients[2:])),
+            who=who,
             remedy="deployment.target.egress_cidrs",
             pods_remedy="deployment.target.pods",
         )
         rules += [rule] if rule not in rules else []
         notes += [note for note in found if note not in notes]
     return tuple(rules), notes
+
+
+def _target_peers(pods: TargetPods) -> tuple[Peer, ...]:
+    return () if pods.host_network else (NamespacePods(pods.namespace, pods.labels),)
 
 
 def _server_rule(

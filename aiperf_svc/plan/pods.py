@@ -26,9 +26,10 @@ USER = 65_532
 """Numeric user id of pods, so the kubelet can verify that it is not root."""
 GRACE_S = 30
 """Seconds between SIGTERM and SIGKILL; services need 5 s to shut down."""
-OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
+OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
 OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
-"""Keep service meshes out: a sidecar would keep pods alive and add latency to the measurement."""
+"""Keep service meshes out: a sidecar would keep pods alive, a proxy would add latency to the
+measurement, and the NetworkPolicies deny the tunnel of an ambient mesh."""
 KEEP_ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",

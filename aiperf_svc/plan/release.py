@@ -23,7 +23,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, Identity
 from aiperf_svc.plan.lifetime import seconds
-from aiperf_svc.plan.pod_settings import placement_of, requests_of, with_storage
+from aiperf_svc.plan.pod_settings import own_settings, placement_of, requests_of, with_storage
 from aiperf_svc.plan.pods import (
     VISIT_ANNOTATION,
     ContainerPlan,
@@ -191,6 +191,14 @@ def calls_api(rendered: Sequence[Rendered]) -> bool:
     pods = (pod for each in objects for pod in (each, *templates(each)))
     used = {(pod.get("spec") or {}).get("serviceAccountName") or "default" for pod in pods}
     return not used <= accounts | {"default"}
+
+
+def uses_node_network(rendered: Sequence[Rendered]) -> bool:
+    """Return whether pods of a release use their node's network, so no NetworkPolicy selects
+    them."""
+    objects = (each for source in rendered for each in source.objects)
+    pods = (pod for each in objects for pod in (each, *templates(each)))
+    return any((pod.get("spec") or {}).get("hostNetwork") for pod in pods)
 
 
 def digest_of(objects: Sequence[Json]) -> str:
@@ -555,15 +563,17 @@ def _gate(config: BenchmarkConfig, objects: Sequence[Json], image: ImagePlan) ->
         ready_file=READY_FILE,
         requests=with_storage(requests_of(config, READINESS), volumes),
         placement=placement_of(config, READINESS),
+        annotations=own_settings(config, READINESS).annotations,
         calls_api=True,
         ready_timeout_s=seconds(target.ready_timeout) + GATE_START_S,
     )
 
 
-def watched_types(target: Target, objects: Sequence[Json]) -> list[tuple[str, str]]:
-    """Return API group and plural name of the objects that the rules read."""
-    found = [_rule_type(each, objects) for each in target.ready]
-    return list(dict.fromkeys((group_of(each), resource_of(each["kind"])) for each in found))
+def watched_objects(target: Target, objects: Sequence[Json]) -> list[tuple[str, str, str]]:
+    """Return API group, plural name and name of the objects that the rules read."""
+    found = [(_rule_type(each, objects), each.name) for each in target.ready]
+    named = ((group_of(of), resource_of(of["kind"]), name) for of, name in found)
+    return list(dict.fromkeys(named))
 
 
 def _rule_type(rule: ReadyRule, objects: Sequence[Json]) -> Json:

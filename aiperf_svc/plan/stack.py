@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.placement import (
     check_digest,
     check_fixed,
@@ -327,6 +328,7 @@ def plan_kind(
             *made.notes,
             *policy_notes,
             *kind.notes(resolved),
+            *absent_secrets(deployment),
             *unpinned_images(image, (*pods, *made.of_release), made.custom_images),
         ),
         jobs=made.jobs,
@@ -427,16 +429,31 @@ def unpinned_images(
     ]
 
 
+def absent_secrets(deployment: Deployment) -> list[str]:
+    """Return notes about Secrets that the stack refers to and its own namespace cannot have yet."""
+    if deployment.namespace.mode == "existing":
+        return []
+    wanted = {f"deployment.image.pull_secrets: {name}" for name in deployment.image.pull_secrets}
+    if deployment.results.tls_secret:
+        wanted.add(f"deployment.results.tls_secret: {deployment.results.tls_secret}")
+    return [
+        f"{each}: the namespace is created without this Secret; use namespace.mode: existing, "
+        "unless a controller makes it"
+        for each in sorted(wanted)
+    ]
+
+
 def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
     """Return the strictest level that admits these pods, and why stricter levels do not."""
     hosted = [pod.name for pod in pods if pod.placement.host_network]
-    as_root = [pod.name for pod in pods if pod.run_as_root]
+    every = [(pod, each) for pod in pods for each in (*pod.preparations, *pod.containers)]
+    # Linux gives capabilities only to root, so the level for capabilities includes that for root.
+    as_root = [pod.name for pod, each in every if each.run_as_root and not each.capabilities]
     privileged = [f"{name} uses its node's network" for name in hosted]
     privileged += [
-        f"container {container.name} of {pod.name} has {', '.join(container.capabilities)}"
-        for pod in pods
-        for container in (*pod.preparations, *pod.containers)
-        if container.capabilities
+        f"container {each.name} of {pod.name} has {', '.join(each.capabilities)}"
+        for pod, each in every
+        if each.capabilities
     ]
     privileged += [
         f"{pod.name} mounts {volume.source} of its node"
@@ -445,7 +462,7 @@ def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str
         if volume.kind == "host-path"
     ]
     reasons = [f"Pod Security privileged: {reason}" for reason in privileged]
-    reasons += [f"Pod Security baseline: {name} runs as root" for name in as_root]
+    reasons += [f"Pod Security baseline: {name} runs as root" for name in dict.fromkeys(as_root)]
     if privileged:
         return "privileged", tuple(reasons)
     return ("baseline" if as_root else "restricted"), tuple(reasons)

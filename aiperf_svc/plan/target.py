@@ -32,9 +32,7 @@ PULLED_ONCE = "IfNotPresent"
 MOCK_COMMAND = ("python", "-P", "-m", "aiperf_svc.mock_server")
 
 
-def target_pod(
-    config: BenchmarkConfig, image: ImagePlan, *, listen: str = "0.0.0.0"
-) -> PodPlan | None:
+def target_pod(config: BenchmarkConfig, image: ImagePlan, *, listen: str = "::") -> PodPlan | None:
     """Return the pod of the stack's own target; None if it has none. The mock server listens on the
     address `listen`."""
     target = config.deployment.target

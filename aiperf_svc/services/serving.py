@@ -32,7 +32,8 @@ async def serve_results(provider: ResultsProvider, context: RunContext) -> Servi
         token=context.api_token,
         metrics_token=context.metrics_token,
         is_metrics_open=context.config.deployment.monitoring == "annotations",
-        host="0.0.0.0" if context.addresses.is_tcp else "127.0.0.1",
+        # All addresses, of IPv4 and IPv6.
+        host="" if context.addresses.is_tcp else "127.0.0.1",
         port=context.api_port,
     )
     return server

@@ -158,15 +158,15 @@ def pod_template(
     return core.PodTemplateSpecArgs(
         metadata=meta.ObjectMetaArgs(
             labels={
-                **identity.labels(plan.name),
                 **OPT_OUT_LABELS,
+                **identity.labels(plan.name),
                 **plan.labels,
                 **(labels or {}),
             },
             annotations={
-                **identity.annotations,
                 **OPT_OUT_ANNOTATIONS,
                 **KEEP_ANNOTATIONS,
+                **identity.annotations,
                 **networks(plan.placement),
                 **plan.annotations,
             },
@@ -184,6 +184,7 @@ def _pod_spec(
 ) -> core.PodSpecArgs:
     first, *others = plan.containers
     placement, gpu = plan.placement, plan.total.gpu
+    is_given = any(volume.kind == "existing-claim" for volume in plan.all_volumes)
     return core.PodSpecArgs(
         service_account_name=mounted.account,
         automount_service_account_token=plan.calls_api,
@@ -208,6 +209,8 @@ def _pod_spec(
             run_as_user=0 if plan.run_as_root else USER,
             run_as_group=0 if plan.run_as_root else USER,
             fs_group=None if plan.run_as_root else USER,
+            # Else each start would change the group of all files of a claim, even if it is right.
+            fs_group_change_policy="OnRootMismatch" if is_given and not plan.run_as_root else None,
             seccomp_profile=core.SeccompProfileArgs(type="RuntimeDefault"),
             sysctls=[core.SysctlArgs(name=n, value=v) for n, v in plan.sysctls.items()] or None,
         ),

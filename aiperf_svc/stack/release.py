@@ -19,12 +19,15 @@ from aiperf_svc.plan.release import (
     is_custom,
     name_of,
     stage_of,
-    watched_types,
+    watched_objects,
 )
 from aiperf_svc.stack.access import make_account, rule
 from aiperf_svc.stack.containers import AWAIT_MARGIN_S, MountedNames
 from aiperf_svc.stack.pods import make_deployment
 from aiperf_svc.stack.scope import PROVIDER, SKIP_AWAIT, Scope
+
+SECRET_FIELDS = ("data", "stringData")
+"""Fields of a Secret with its values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,9 @@ class Release(pulumi.ComponentResource):
             ),
         )
         props = {**_placed(rest, scope.namespace), "metadata": metadata}
+        if manifest["kind"] == "Secret":
+            # Like the SDK's class for Secrets. Else the state would hold the values in plain text.
+            props |= {k: pulumi.Output.secret(v) for k, v in props.items() if k in SECRET_FIELDS}
         return pulumi.CustomResource(token, name, props, options)
 
     def _helm(self, args: ReleaseArgs) -> list[pulumi.Resource]:
@@ -147,8 +153,11 @@ class Release(pulumi.ComponentResource):
 
     def _rules(self, args: ReleaseArgs) -> list[k8s.rbac.v1.PolicyRuleArgs]:
         """Return the rules that allow reading the objects of `ready` and the pods of the pools."""
-        types = watched_types(args.target, args.plan.objects)
-        return [rule("", "pods", "list"), *(rule(*each, "get") for each in types)]
+        read = watched_objects(args.target, args.plan.objects)
+        return [
+            rule("", "pods", "list"),
+            *(rule(group, resource, "get", name=name) for group, resource, name in read),
+        ]
 
 
 def _namespace_owner(scope: Scope) -> list[k8s.meta.v1.OwnerReferenceArgs]:

@@ -219,7 +219,8 @@ def test_the_program_only_wires() -> None:
     ],
 )
 def test_user_labels_are_on_all_objects(stack: str, kinds: set[str]) -> None:
-    labels, annotations = {"owner": "team-a"}, {"example.com/cost-center": "47 11"}
+    labels = {"owner": "team-a", "istio.io/dataplane-mode": "ambient"}
+    annotations = {"example.com/cost-center": "47 11", "karpenter.sh/do-not-disrupt": "false"}
     config = stack_config(stack)
     config["aiperf:benchmark"]["deployment"] |= {"labels": labels, "annotations": annotations}
     recording = record(stack, config)
@@ -283,6 +284,7 @@ def test_existing_volumes_are_mounted_into_the_target() -> None:
         {"image": {"reference": "registry.example/llama:1", "pullPolicy": "IfNotPresent"}},
         {"hostPath": {"path": "/srv/models", "type": "Directory"}},
     ]
+    assert template["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
     _, *mounts = template["spec"]["containers"][0]["volumeMounts"]
     assert [(each["mountPath"], each.get("readOnly")) for each in mounts] == [
         ("/models", True),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
 import yaml
 
@@ -84,10 +85,47 @@ def test_anchor_owns_objects_in_an_existing_namespace(tmp_path: Path) -> None:
     assert owner["apiVersion"] == "v1"
 
 
+def test_readiness_reads_only_objects_of_its_rules(tmp_path: Path) -> None:
+    done = {"kind": "Secret", "name": "done", "api_version": "v1", "jsonpath": "{.data}"}
+    graph_rule = {"kind": "Graph", "name": "graph", "condition": "Ready"}
+    made = _recorded(tmp_path, graph(), target=release_target(ready=[graph_rule, done]))
+    assert made.manifest("Role", "readiness-bench")["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        *(
+            {"apiGroups": [group], "resources": [kind], "resourceNames": [name], "verbs": ["get"]}
+            for group, kind, name in (("example.com", "graphs", "graph"), ("", "secrets", "done"))
+        ),
+    ]
+
+
+def test_readiness_has_its_own_annotations(tmp_path: Path) -> None:
+    own = {"example.com/team": "serving"}
+    made = _recorded(tmp_path, graph(), pods={"readiness": {"annotations": own}})
+    template = made.manifest("Deployment", "readiness-bench")["spec"]["template"]
+    assert template["metadata"]["annotations"].items() >= own.items()
+
+
+def test_secrets_of_a_release_are_encrypted(tmp_path: Path) -> None:
+    values = {"data": {"a": "c2VjcmV0"}, "stringData": {"b": "secret"}}
+    made = _recorded(tmp_path, simple("Secret", "s", **values), simple("ConfigMap", "c", data={}))
+    assert made.registration("Secret", "secret-s").secret_inputs == {"data", "stringData"}
+    assert made.manifest("Secret", "s")["stringData"] == {"b": "secret"}
+    assert made.registration("ConfigMap", "configmap-c").secret_inputs == set()
+
+
 def test_pools_with_a_page_have_a_headless_service(tmp_path: Path) -> None:
     found = _recorded(tmp_path, graph()).manifest("Service", "pool-decode-bench")
     assert found["spec"]["selector"] == {"role": "decode"}
     assert found["spec"]["clusterIP"] == "None"
+
+
+def test_pool_name_fits_the_longest_stack_name(tmp_path: Path) -> None:
+    pool = {"labels": {"role": "decode"}, "port": 9090}
+    with pytest.raises(pulumi.RunError, match="pools"):
+        _recorded(tmp_path, graph(), target=release_target(pools={"p" * 18: pool}))
+    target = release_target(pools={"p" * 17: pool}) | {"from": {"object": graph()}}
+    made = record("s" * 40, {"aiperf:benchmark": benchmark(target=target)})
+    assert len(made.manifest("Service", f"pool-{'p' * 17}-{'s' * 40}")["metadata"]["name"]) == 63
 
 
 @pytest.mark.parametrize("is_hooked", [False, True])

@@ -1,6 +1,7 @@
 """All transports fulfil one contract: within a loop, over ipc, TCP, and TCP with CURVE."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -48,6 +49,18 @@ async def test_a_message_passes_from_push_to_pull(bus: Bus) -> None:
     push = bus.connect(zmq.PUSH, Port.RECORDS)
     await push.send(encode(MESSAGE))
     assert decode((await receive(pull))[0]) == MESSAGE
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_pods_with_ipv6_addresses_connect() -> None:
+    where = Addresses("tcp://*", {Port.RECORDS.name: 0}, {"records-manager": "::1"}, "::1")
+    bus = Bus(where, curve=CurveKeys.make())
+    await bus.start()
+    pull = bus.bind(zmq.PULL, Port.RECORDS)
+    push = bus.connect(zmq.PUSH, Port.RECORDS, address=bus.advertised(pull))
+    await push.send(encode(MESSAGE))
+    assert decode((await receive(pull))[0]) == MESSAGE
+    await bus.close()
 
 
 async def test_router_replies_to_the_requesting_dealer(bus: Bus) -> None:

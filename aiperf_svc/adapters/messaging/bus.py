@@ -101,6 +101,12 @@ class Addresses(msgspec.Struct, frozen=True):
         """Whether other machines can connect."""
         return self.base.startswith("tcp://")
 
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether peers use IPv6, as the pods of a cluster without IPv4 do. Only then, because
+        libzmq would look up IPv6 addresses of every name first."""
+        return ":" in self.advertise
+
     def bind(self, port: Port, instance: str = "") -> str:
         """Return the address to bind `port` to. `instance` distinguishes several binders."""
         if not self.is_tcp:
@@ -173,7 +179,9 @@ class Bus:
         """Return the address at which peers reach a socket of this process."""
         address: str = sock.getsockopt_string(zmq.LAST_ENDPOINT)
         if self.addresses.is_tcp and self.addresses.advertise:
-            return f"tcp://{self.addresses.advertise}:{address.rpartition(':')[2]}"
+            host = self.addresses.advertise
+            host = f"[{host}]" if self.addresses.is_ipv6 else host
+            return f"tcp://{host}:{address.rpartition(':')[2]}"
         return address
 
     def bind_socket(self, sock: zmq.Socket[Any], port: Port, *, instance: str = "") -> None:
@@ -230,6 +238,7 @@ class Bus:
             # lost.
             sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
         if self.addresses.is_tcp:
+            sock.setsockopt(zmq.IPV6, self.addresses.is_ipv6)
             sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
             # The kernel detects lost peers within ten seconds. ZeroMQ's own heartbeats scan the
             # timers of all connections each time, which is too slow for thousands.

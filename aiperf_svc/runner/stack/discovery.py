@@ -120,10 +120,12 @@ async def with_target_pods(request: StackRequest, cluster: Cluster, *, say: Say)
     if pods is None:
         return request
     labels = label_selector(pods.labels)
+    reach = f"its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing else"
+    if pods.host_network:
+        reach = f"port {pods.port} of every address, because its pods use their nodes' network"
     say(
         f"note: {url} is a Service of the cluster: workers, and the reader of its metrics, may "
-        f"reach its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing "
-        "else, as with deployment.target.pods"
+        f"reach {reach}, as with deployment.target.pods"
     )
     update = {"target": target.model_copy(update={"pods": pods})}
     narrowed = config.model_copy(update={"deployment": deployment.model_copy(update=update)})

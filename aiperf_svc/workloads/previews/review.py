@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 
 from aiperf_svc.config.base import HOUR_NS
-from aiperf_svc.config.target import HOST
+from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.number_text import gibibytes, significant
 from aiperf_svc.plan.network import (
@@ -12,7 +12,6 @@ from aiperf_svc.plan.network import (
     PROMETHEUS,
     LabelledPods,
     NamespacePods,
-    Peer,
     Range,
     ReleasePods,
     StackPods,
@@ -26,7 +25,11 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
     """Return the applicable facts for a reviewer, besides load and totals, as pairs of name and
     text."""
     target = plan.config.deployment.target
-    writable = [p.name for p in plan.pods if not all(c.read_only_root for c in p.containers)]
+    writable = [
+        pod.name
+        for pod in plan.pods
+        if not all(each.read_only_root for each in (*pod.preparations, *pod.containers))
+    ]
     found = [
         ("objectives", _objectives(plan)),
         ("secrets", ", ".join(f"aiperf:{key}" for key in chain(*plan.secret_keys.values()))),
@@ -36,6 +39,7 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
         ("nodes", _by_pod(plan, _nodes_of)),
         ("egress", "; ".join(_egress(plan))),
         ("writable root", ", ".join(writable)),
+        ("volumes", _volumes(target)),
         ("disk", _disk(plan)),
         ("results by", _exposure(plan)),
         ("monitoring", _monitoring(plan)),
@@ -116,17 +120,18 @@ def _egress(plan: StackPlan) -> list[str]:
     found = []
     for policy in plan.policies:
         for rule in policy.egress:
-            own = any(isinstance(p, StackPods | ReleasePods) for p in rule.peers)
-            if policy.name == "default" or own or rule.ports == DNS_PORTS:
+            outside = [p for p in rule.peers if not isinstance(p, StackPods | ReleasePods)]
+            is_own = bool(rule.peers) and not outside
+            if policy.name == "default" or is_own or rule.ports == DNS_PORTS:
                 continue
-            peers = " and ".join(map(_peer, rule.peers)) or "every address"
+            peers = " and ".join(map(_peer, outside)) or "every address"
             ports = f" port {', '.join(map(str, rule.ports))}" if rule.ports else ""
             who = ", ".join(policy.components) or "the release"
             found.append(f"{who}: {peers}{ports}")
     return found
 
 
-def _peer(peer: Peer) -> str:
+def _peer(peer: Range | NamespacePods | LabelledPods) -> str:
     match peer:
         case Range(cidr):
             return cidr
@@ -135,10 +140,15 @@ def _peer(peer: Peer) -> str:
             return f"pods of {where}" + "".join(f" {k}={v}" for k, v in labels.items())
         case LabelledPods(labels):
             return "pods" + "".join(f" {k}={v}" for k, v in labels.items())
-        case ReleasePods():
-            return "the release"
-        case StackPods(components):
-            return ", ".join(components)
+
+
+def _volumes(target: Target) -> str:
+    """Return what exists already and is mounted into the target."""
+    return "; ".join(
+        f"{each.kind} {each.source} at {each.path}"
+        + (", read-only" if each.read_only else ", which the target may change")
+        for each in target.volumes
+    )
 
 
 def _disk(plan: StackPlan) -> str:
@@ -185,9 +195,10 @@ def _monitoring(plan: StackPlan) -> str:
 
 
 def _exposure(plan: StackPlan) -> str:
-    results = plan.config.deployment.results
+    results, s3 = plan.config.deployment.results, plan.config.artifacts.s3
     words = [results.expose, *([results.host] if results.host else [])]
     if results.expose != "port-forward":
         words.append("with TLS" if results.tls_secret else "without TLS")
     words += [f"from {', '.join(results.allow_cidrs)}"] if results.allow_cidrs else []
+    words += [f"and upload to {s3.url}"] if s3 else []
     return " ".join(words)

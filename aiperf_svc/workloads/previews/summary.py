@@ -125,7 +125,7 @@ def _claims(plan: StackPlan) -> int:
 
 def as_text(plan: StackPlan, compared: StackChanges) -> str:
     """Format the summary for a terminal."""
-    of_pods = (image.name for pod in plan.scheduled for image in pod.images)
+    of_pods = (name for pod in plan.scheduled for name in pod.image_names)
     images = dict.fromkeys((*of_pods, *plan.custom_images))
     rows = [
         *_subject_rows(plan),
@@ -239,7 +239,7 @@ def _pod_row(pod: PodPlan) -> str:
     needs = pod.total
     gpu = f"{needs.gpu_count} {(needs.gpu and needs.gpu.type) or ''}".strip()
     gpu = gpu if needs.gpu_count else ""
-    images = ", ".join(f"`{image.name}`" for image in pod.images)
+    images = ", ".join(f"`{name}`" for name in pod.image_names)
     cells = (pod.name, f"{pod.replicas:,}", format_cpu(needs.cpu_millis),
              format_size(needs.memory_bytes), gpu, images)  # fmt: skip
     return "| " + " | ".join(map(_cell, cells)) + " |"

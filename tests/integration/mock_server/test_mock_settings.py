@@ -1,9 +1,13 @@
 """Settings of a mock server: when, to whom and on which addresses it serves."""
 
 import contextlib
+import socket
 import ssl
 from pathlib import Path
 
+import pytest
+
+from aiperf_svc.mock_server import processes
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from tests.support.bare_client import connected, events_of, request_bytes
@@ -72,6 +76,20 @@ def test_several_hosts_share_each_of_several_ports() -> None:
         for host in ("127.0.0.1", "127.0.0.2"):
             with connected(server, host=host) as client:
                 assert client.send(request_bytes()).response()[0] == 200
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_two_colons_are_all_addresses() -> None:
+    with running(MockServerConfig(host="::", processes=2)) as server:
+        for host in ("127.0.0.1", "::1"):
+            with connected(server, host=host) as client:
+                assert client.send(request_bytes()).response()[0] == 200
+
+
+def test_addresses_are_of_ipv4_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with processes._listener("::", 0, is_first=True) as listener:
+        assert listener.family == socket.AF_INET
 
 
 def test_tls_serves_the_same_responses(certificate: tuple[Path, Path]) -> None:

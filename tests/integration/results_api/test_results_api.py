@@ -15,6 +15,7 @@ from aiperf_svc.core.verdict.health_log import ClientLoad
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.services.serving import serve_results
 from tests.support.fake_results_api import TOKEN, Api, Provider, make_status
+from tests.support.ports import free_port
 from tests.support.small_configs import small_config
 
 # --- authentication --------------------------------------------------------------------------
@@ -95,6 +96,29 @@ async def test_an_open_page_of_metrics_opens_nothing_else(tmp_path: Path) -> Non
         assert await status("/v1/status", "") == 401
 
 
+def context_of(monitoring: str = "none", token: str = "", port: int = 0) -> Any:
+    """Return the context of a process on this machine, or with a port that of a pod."""
+    return SimpleNamespace(
+        results_socket=None,
+        api_token=TOKEN,
+        metrics_token=token,
+        api_port=port,
+        config=small_config(deployment={"monitoring": monitoring}),
+        addresses=SimpleNamespace(is_tcp=port != 0),
+    )
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_pods_serve_on_ipv4_and_ipv6(tmp_path: Path, host: str) -> None:
+    port = free_port()
+    serving = await serve_results(Provider(tmp_path), context_of(port=port))
+    url = f"http://{host}:{port}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        assert response.status == 200
+    await serving.close()
+
+
 @pytest.mark.parametrize(
     ("monitoring", "token", "expected"),
     [("none", "", 401), ("annotations", "", 200), ("prometheus-operator", "m", 200)],
@@ -102,16 +126,7 @@ async def test_an_open_page_of_metrics_opens_nothing_else(tmp_path: Path) -> Non
 async def test_metrics_readers_are_configurable(
     tmp_path: Path, monitoring: str, token: str, expected: int
 ) -> None:
-    config = small_config(deployment={"monitoring": monitoring})
-    context: Any = SimpleNamespace(
-        results_socket=None,
-        api_token=TOKEN,
-        metrics_token=token,
-        api_port=0,
-        config=config,
-        addresses=SimpleNamespace(is_tcp=False),
-    )
-    serving = await serve_results(Provider(tmp_path), context)
+    serving = await serve_results(Provider(tmp_path), context_of(monitoring, token))
     assert isinstance(serving, ResultsServer)
     headers = {"Authorization": f"Bearer {token}"}
     url = f"http://127.0.0.1:{serving.port}/metrics"

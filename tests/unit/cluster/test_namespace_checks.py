@@ -69,6 +69,8 @@ def test_stricter_pod_security_fails(level: str, host_network: bool, state: str)
         ("istio-injection", "enabled", "warning"),
         ("istio-injection", "disabled", "ok"),
         ("istio.io/rev", "1-20", "warning"),
+        ("istio.io/dataplane-mode", "ambient", "warning"),
+        ("istio.io/dataplane-mode", "none", "ok"),
     ],
 )
 def test_a_mesh_is_warned_about(label: str, value: str, state: str) -> None:

@@ -14,6 +14,8 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Refused
 from aiperf_svc.adapters.cluster.preflight import network_check, network_program
 from tests.support.fake_cluster import FakeCluster
+from tests.support.ports import free_port
+from tests.support.running_command import wait_for
 from tests.support.threaded_server import in_thread
 
 PAGE = """# TYPE DCGM_FI_DEV_GPU_UTIL gauge
@@ -71,6 +73,17 @@ def test_two_open_ports_are_tried_until_the_deadline(monkeypatch: pytest.MonkeyP
         ports = one.getsockname()[1], other.getsockname()[1]
         found = network_program.connect("127.0.0.1", *ports)
     assert found == {"allowed": "", "forbidden": ""}
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_pod_listens_on_ipv4_and_ipv6(host: str) -> None:
+    port, program = free_port(), Path(network_program.__file__).read_text()
+    with subprocess.Popen((sys.executable, "-c", program, "listen", str(port))) as pod:
+        try:
+            wait_for(lambda: not network_program.attempt(host, port))
+        finally:
+            pod.kill()
 
 
 def test_policy_allows_one_of_two_ports() -> None:

@@ -18,6 +18,7 @@ from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import guest_plan, make_plan, named, node, to_plan
 from tests.support.releases import deployment, release_plan
+from tests.support.small_configs import small_benchmark
 
 
 def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -118,10 +119,32 @@ def test_every_pod_can_have_a_cpu_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scopes", "state"), [(["BestEffort"], "ok"), (["NotBestEffort"], "failed")]
+    ("scope", "pods", "state"),
+    [
+        ("Terminating", "0", "failed"),
+        ("Terminating", "1", "ok"),
+        ("NotTerminating", "1", "failed"),
+        ("NotTerminating", "2", "ok"),
+    ],
+)
+def test_only_pods_of_jobs_have_a_deadline(scope: str, pods: str, state: str) -> None:
+    data = small_benchmark(
+        "http://target",
+        load={"duration": "30s", "concurrency": 4},
+        experiment={"product": {"load.concurrency": [1, 2]}, "parallel": 1, "fan_out": "jobs"},
+        deployment={"target": {"kind": "mock"}, "namespace": {"mode": "existing", "name": "n"}},
+    )
+    plan = to_plan(parse_benchmark(data, ""))
+    assert judge_quotas(plan, [_quota({"pods": pods}, scopes=[scope])], []).state == state
+
+
+@pytest.mark.parametrize(
+    ("scopes", "state"),
+    [(["BestEffort"], "ok"), (["NotBestEffort"], "failed"), (["Terminating"], "ok")],
 )
 def test_a_quota_counts_only_in_its_scope(scopes: list[str], state: str) -> None:
-    assert judge_quotas(guest_plan(), [_quota({"pods": "1"}, scopes=scopes)], []).state == state
+    hard = {"pods": "1", "limits.cpu": "0"}
+    assert judge_quotas(guest_plan(), [_quota(hard, scopes=scopes)], []).state == state
 
 
 def test_a_quota_on_priority_classes_is_not_judged() -> None:

@@ -234,6 +234,20 @@ async def test_tokens_before_readiness_are_none_of_the_loads(monkeypatch: Any) -
         await until(lambda: "first_token" in replica(watch, "b").wall_ns)
 
 
+async def test_unread_page_of_a_replica_is_named(monkeypatch: Any) -> None:
+    async def forbidden(_path: str) -> str:
+        raise Refused("error trying to reach service", status=503, reason="ServiceUnavailable")
+
+    api = Api({PODS: [[]]})
+    monkeypatch.setattr(api, "text", forbidden)
+    monkeypatch.setattr(scaling_watch, "UNREAD_S", 0.0)
+    async with watching(api, monkeypatch) as watch:
+        api.send(PODS, "ADDED", pod("b", "Ready"))
+        await until(lambda: watch.log.report().not_watched)
+        (line,) = watch.log.report().not_watched
+        assert line.startswith("first tokens (the API server cannot read the page")
+
+
 class ReadPages(dict[str, str]):
     """Pages that count their reads."""
 

@@ -93,13 +93,20 @@ def test_probe_pod_runs_like_a_worker() -> None:
     plan = make_plan(
         url="https://api.example.com",
         image={"name": "r.example/a:1", "pull_secrets": ["s"]},
-        placement={"node_selector": selector, "tolerations": [{"key": "spot"}]},
+        placement={
+            "node_selector": selector,
+            "tolerations": [{"key": "spot"}],
+            "priority_class": "low",
+        },
+        annotations={"linkerd.io/inject": "enabled"},
     )
     made = probe_pod(plan, "p")
     spec, (container,) = made["spec"], made["spec"]["containers"]
     assert spec["nodeSelector"] == selector
     assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
     assert spec["imagePullSecrets"] == [{"name": "s"}]
+    assert spec["priorityClassName"] == "low"
+    assert made["metadata"]["annotations"]["linkerd.io/inject"] == "enabled"
     assert container["image"] == "r.example/a:1"
     assert container["command"][4:] == ["api.example.com", "443", "yes", "yes", "10"]
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "preflight"
@@ -134,7 +141,12 @@ def models(*, pod_port: int = 8080, selector: dict[str, str] | None = None) -> d
     spec = {"ports": ports, "selector": {"app": "llm"} if selector is None else selector}
     ready = [{"conditions": {"ready": True}}]
     listed = [{"ports": [{"name": "http", "port": pod_port}], "endpoints": ready}]
-    return {SERVICE: named("llm", spec=spec), SLICES: {"items": listed}}
+    own = {"namespace": "models", "name": "llm"}
+    return {
+        SERVICE: named("llm", spec=spec),
+        SLICES: {"items": listed},
+        "/api/v1/services": {"items": [{"metadata": own, "spec": spec}]},
+    }
 
 
 class Found(NamedTuple):
@@ -245,7 +257,7 @@ async def test_two_label_host_without_service_is_external() -> None:
     assert found.target.state == "ok"
 
 
-@pytest.mark.parametrize("host", ["llm.models", "llm.models.svc.cluster.local"])
+@pytest.mark.parametrize("host", ["llm.models", "llm.models.svc.cluster.local", "10.96.0.5"])
 async def test_pods_of_a_service_are_found(host: str) -> None:
     found = await find_target_pods(FakeCluster(models()).typed, f"http://{host}/v1")
     assert found == TargetPods(namespace="models", labels={"app": "llm"}, port=8080)
@@ -253,7 +265,17 @@ async def test_pods_of_a_service_are_found(host: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://llm.others", "http://10.0.0.1", OUTSIDE])
 async def test_other_hosts_have_no_pods(url: str) -> None:
-    assert await find_target_pods(FakeCluster(models()).typed, url) is None
+    known = models() | {"/api/v1/services": {"items": []}}
+    assert await find_target_pods(FakeCluster(known).typed, url) is None
+    del known["/api/v1/services"]
+    assert await find_target_pods(FakeCluster(known).typed, url) is None
+
+
+async def test_cluster_ip_of_unknown_pods_is_a_warning() -> None:
+    cluster = FakeCluster(models(), open_to=("team",))
+    found = await checked(make_plan(url="http://10.96.0.5"), cluster, namespace=None)
+    assert found.target.state == "warning"
+    assert found.target.remedy.endswith("or write llm.models.svc")
 
 
 async def test_service_without_selector_has_no_pods() -> None:

@@ -12,8 +12,10 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
+from aiperf_svc.plan.network import Range, Rule
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.previews.review import facts
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes, shapes_of, without_trials
 from aiperf_svc.workloads.stacks import all_shapes
@@ -122,6 +124,14 @@ def test_server_secrets_are_references_in_their_container_only() -> None:
     assert "curve" not in {volume.name for volume in server.volumes}
 
 
+def test_root_server_of_indexes_needs_pod_security_baseline() -> None:
+    command: dict[str, Any] = {"kind": "custom", "image": "server:1", "command": ["serve"]}
+    plan = planned(benchmark(**command, run_as_root=True, writable=True))
+    assert plan.pod_security == "baseline"
+    assert "Pod Security baseline: index-1 runs as root" in plan.notes
+    assert dict(facts(plan))["writable root"] == "index-1"
+
+
 def test_retries_are_index_attempts_with_deadline() -> None:
     data = benchmark({"retries": 2})
     data["deployment"] |= {"ready_timeout": "2m"}
@@ -150,6 +160,16 @@ def test_indexes_reach_the_collector_and_nothing_else() -> None:
     (index,) = (policy for policy in plan.policies if policy.name == "index")
     assert [rule.ports for rule in index.egress] == [(5557,)]
     assert index.ingress == ()
+
+
+def test_indexes_reach_the_mirror_of_a_dataset() -> None:
+    data = benchmark()
+    data["dataset"] = {
+        "kind": "sharegpt", "public": "sharegpt", "url": "http://10.0.0.1:9000/a.json"
+    }  # fmt: skip
+    (found,) = (each for each in planned(data).policies if each.name == "dataset")
+    assert found.components == ("index-1",)
+    assert found.egress == (Rule((Range("10.0.0.1/32"),), (9000,)),)
 
 
 def test_drains_wait_for_the_collector() -> None:

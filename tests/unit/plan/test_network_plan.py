@@ -271,6 +271,11 @@ def test_host_network_pods_are_admitted_without_label() -> None:
     assert any("no NetworkPolicy applies" in note for note in plan.notes)
 
 
+def test_networks_without_policies_are_noted() -> None:
+    plan = to_plan(make_config(pods={"worker": {"placement": {"networks": [{"name": "fast"}]}}}))
+    assert "worker is also in network fast, to which no NetworkPolicy applies" in plan.notes
+
+
 def test_downloads_are_allowed_and_noted() -> None:
     config = make_config()
     plan = to_plan(with_keys(config, tokenizer={"name": "org/model"}))
@@ -278,6 +283,38 @@ def test_downloads_are_allowed_and_noted() -> None:
     assert any("org/model" in note for note in plan.notes)
     local = to_plan(with_keys(config, tokenizer={"name": "/data/tokenizer.json"}))
     assert "downloads" not in {p.name for p in local.policies}
+
+
+def test_pages_in_the_nodes_network_are_reached() -> None:
+    pods = {"namespace": "serving", "port": 8000, "host_network": True}
+    config = make_config(url="http://llm.serving", target={"kind": "none", "pods": pods})
+    page = "http://llm.serving:9090/metrics"
+    plan = to_plan(with_keys(config, telemetry={"server_metrics": [page]}))
+    assert policy(plan, "to-target").egress == (Rule(ports=(8000,)),)
+    assert policy(plan, "to-metrics").egress == (Rule(ports=(9090,)),)
+
+
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("http://minio.storage.svc:9000/a.json", Rule((NamespacePods("storage"),))),
+        ("http://10.0.0.1/a.json", Rule((Range("10.0.0.1/32"),), (80,))),
+        ("https://mirror.example:8443/a.json", Rule(ports=(8443,))),
+    ],
+)
+def test_dataset_of_a_mirror_is_reached(url: str, rule: Rule) -> None:
+    dataset = {"kind": "sharegpt", "public": "sharegpt", "url": url}
+    plan = to_plan(with_keys(make_config(), dataset=dataset))
+    found = policy(plan, "dataset")
+    assert (found.components, found.egress) == (("dataset-manager",), (rule,))
+    assert "downloads" not in {p.name for p in plan.policies}
+
+
+@pytest.mark.parametrize("url", ["mirror/a.json", "ftp://mirror/a", "http:///a", "http://m:x/"])
+def test_address_of_a_dataset_needs_a_host(url: str) -> None:
+    dataset = {"kind": "sharegpt", "public": "sharegpt", "url": url}
+    with pytest.raises(ValueError, match="expected http:// or https:// and a host"):
+        with_keys(make_config(), dataset=dataset)
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,15 @@ def test_policies_admit_pools_clients_and_operators() -> None:
     assert policies[READINESS].components == (READINESS,)
 
 
+def test_release_in_the_nodes_network_is_reached() -> None:
+    plan = release_plan(deployment("decode", hostNetwork=True), deployment("router"))
+    policies = {policy.name: policy for policy in plan.policies}
+    assert Rule() in policies["to-target"].egress
+    assert Rule() in policies["target"].ingress
+    assert Rule() in policies["target"].egress
+    assert any("no NetworkPolicy applies to them" in note for note in plan.notes)
+
+
 def reaches_api_server(*objects: Json) -> bool:
     plan = release_plan(*objects, api_server_cidrs=["10.9.0.1/32"])
     (policy,) = (each for each in plan.policies if each.of_release)

@@ -282,6 +282,19 @@ def test_strictest_fitting_pod_security_is_explained(
     assert told == ([f"Pod Security {level}: {reason}"] if reason else [])
 
 
+def test_secrets_of_a_new_namespace_are_noted() -> None:
+    results = {"expose": "Ingress", "host": "r.example", "tls_secret": "tls"}
+    needs: dict[str, Any] = {"image": {"pull_secrets": ["registry"]}, "results": results}
+    notes = [n for n in to_plan(make_config(**needs)).notes if "without this Secret" in n]
+    assert [note.partition(": the")[0] for note in notes] == [
+        "deployment.image.pull_secrets: registry",
+        "deployment.results.tls_secret: tls",
+    ]
+    existing = {"mode": "existing", "name": "n"}
+    noted = to_plan(make_config(**needs, namespace=existing)).notes
+    assert not any("without this Secret" in note for note in noted)
+
+
 def test_secrets_are_named_by_the_configurations_keys() -> None:
     config = make_config(
         target={"kind": "custom", "image": "s:1", "secret_env": {"HF_TOKEN": "hubToken"}}

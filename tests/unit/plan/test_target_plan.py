@@ -38,7 +38,7 @@ def test_mock_uses_own_image_and_configured_model() -> None:
     assert made.image.name == "localhost/aiperf-svc:1.2.3"
     assert made.command == ("python", "-P", "-m", "aiperf_svc.mock_server")
     assert made.args == (
-        *("--host", "0.0.0.0", "--port", "8000", "--model", "m"),
+        *("--host", "::", "--port", "8000", "--model", "m"),
         *("--ttft", "5ms"),
     )
 

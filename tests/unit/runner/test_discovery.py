@@ -9,6 +9,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.config.telemetry import ClusterExporters
+from aiperf_svc.plan.network import Rule
 from aiperf_svc.runner.stack.discovery import (
     CILIUM,
     SERVICE,
@@ -58,6 +59,18 @@ async def test_pods_of_a_target_service_are_found(host: str) -> None:
     assert found.config.deployment.target.pods == PODS
     assert found.plan.notes == ()
     assert "app=llm in namespace models, port 8080" in notes[0]
+
+
+async def test_target_in_its_nodes_network_is_reached() -> None:
+    pods = {"items": [{"metadata": {"name": "llm-0"}, "spec": {"hostNetwork": True}}]}
+    cluster = FakeCluster(ONE_SERVICE | {"/api/v1/namespaces/models/pods": pods})
+    notes: list[str] = []
+    request = request_for("http://llm.models")
+    found = await with_target_pods(request, cluster.typed, say=notes.append)
+    (to_target,) = (each for each in found.plan.policies if each.name == "to-target")
+    assert to_target.egress == (Rule(ports=(8080,)),)
+    assert "port 8080 of every address" in notes[0]
+    assert "port 8080 of every address" in found.plan.notes[0]
 
 
 def over_addresses(**how: Any) -> StackRequest:

@@ -13,6 +13,7 @@ from aiperf_svc.workloads.previews.changes import Change, StackChanges, changes
 from aiperf_svc.workloads.previews.review import facts, whole_cost
 from aiperf_svc.workloads.previews.summary import FEW, WIDTH, as_markdown, as_text, totals_line
 from tests.support.plans import to_plan
+from tests.support.releases import deployment, release_plan, release_target
 from tests.support.small_configs import small_benchmark
 
 STACKS = Path(__file__).parents[3] / "stacks"
@@ -42,16 +43,19 @@ def test_totals_are_the_plans() -> None:
 
 
 def test_every_image_is_shown_with_its_digest() -> None:
-    image = "registry.example/team/server:v1@sha256:" + "0a" * 32
+    image, weights = (f"registry.example/{name}:v1@sha256:{'0a' * 32}" for name in ("s", "w"))
+    volume = {"kind": "image", "source": weights, "path": "/weights"}
     data = small_benchmark(
         "http://target",
         load={"concurrency": 4, "requests": 8},
-        deployment={"target": {"kind": "custom", "image": image}},
+        deployment={"target": {"kind": "custom", "image": image, "volumes": [volume]}},
     )
     plan = to_plan(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
     for text in (as_text(plan, NEW), as_markdown(plan, NEW)):
-        assert image in text
-        assert "registry/aiperf:1" in text
+        rows = ("  image ", "| target |", "| worker |")
+        images = [line for line in text.splitlines() if line.startswith(rows)]
+        for name in (image, weights, "registry/aiperf:1"):
+            assert any(name in line for line in images)
 
 
 def test_cost_is_shown_with_prices() -> None:
@@ -185,6 +189,15 @@ def rows_of(**changes: Any) -> dict[str, str]:
         ({"endpoint": {"url": "http://target"},
           "deployment": {"target": {"kind": "mock", "downloads": True}}},
          "downloads", "target may reach port 443 anywhere"),
+        ({"endpoint": {"url": "http://target"},
+          "deployment": {"namespace": {"mode": "existing", "name": "n"}, "target": {
+              "kind": "custom", "image": "x:1", "volumes": [
+                  {"kind": "claim", "source": "cache", "path": "/cache", "read_only": False},
+                  {"kind": "image", "source": "w:1", "path": "/w"}]}}},
+         "volumes",
+         "claim cache at /cache, which the target may change; image w:1 at /w, read-only"),
+        ({"artifacts": {"s3": {"url": "s3://bucket/nightly"}}}, "results by",
+         "port-forward and upload to s3://bucket/nightly"),
         ({}, "node drains", "wait for the start and the load, at most 6m30s"),
         ({"load": {"requests": 9, "duration": None}}, "node drains",
          "wait until the stack is gone, at most 2h: load or warmup has no duration"),
@@ -204,6 +217,14 @@ def rows_of(**changes: Any) -> dict[str, str]:
 )  # fmt: skip
 def test_summary_has_rows_for_review(changes: dict[str, Any], row: str, text: str) -> None:
     assert rows_of(**changes)[row] == text
+
+
+def test_admitted_namespaces_are_egress() -> None:
+    admit = [{"namespace": "nats", "labels": {"app": "nats"}}]
+    plan = release_plan(deployment("router"), target=release_target(admit=admit))
+    egress = dict(facts(plan))["egress"]
+    assert "worker, preflight, records-manager: pods of namespace nats app=nats" in egress
+    assert "the release: pods of namespace nats app=nats" in egress
 
 
 def test_run_costs_at_most_its_time_to_live() -> None:

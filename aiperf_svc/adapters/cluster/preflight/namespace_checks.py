@@ -13,11 +13,12 @@ ENFORCE = "pod-security.kubernetes.io/enforce"
 MESHES = {
     "istio-injection": ("enabled",),
     "istio.io/rev": (),
+    "istio.io/dataplane-mode": ("ambient",),
     "linkerd.io/inject": ("enabled", "ingress"),
     "kuma.io/sidecar-injection": ("enabled", "true"),
     "consul.hashicorp.com/connect-inject": ("true",),
 }
-"""Labels and annotations that request a sidecar in every pod of a namespace; () is any value."""
+"""Labels and annotations that add every pod of a namespace to a mesh; () is any value."""
 
 
 def judge_namespace(plan: StackPlan, namespace: Json | None) -> Check:
@@ -110,7 +111,7 @@ def judge_mesh(namespace: Json | None) -> Check:
     return Check(
         "sidecars",
         "warning",
-        f"the namespace requests sidecars ({', '.join(found)}); the stack's pods opt out of Istio "
-        "and Linkerd, and a target that accepts only traffic of the mesh refuses them",
+        f"the namespace is in a service mesh ({', '.join(found)}); the stack's pods opt out of "
+        "Istio and Linkerd, and a target that accepts only traffic of the mesh refuses them",
         "use a namespace outside the mesh",
     )

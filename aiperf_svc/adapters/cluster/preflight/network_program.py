@@ -26,8 +26,10 @@ XID = "DCGM_FI_DEV_XID_ERRORS"
 
 def listen(ports: list[int]) -> None:
     """Accept connections on all ports for ever. The last port opens after all others."""
+    has_both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_both else socket.AF_INET
     for port in ports:
-        listener = socket.create_server(("", port))
+        listener = socket.create_server(("", port), family=family, dualstack_ipv6=has_both)
         threading.Thread(target=accept, args=(listener,)).start()
 
 

@@ -67,16 +67,17 @@ def restricted_pod(
     ]
     required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    priority = placement.priority_class
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "labels": {**labels, **OPT_OUT_LABELS},
+            "labels": {**OPT_OUT_LABELS, **labels},
             # `gc` removes the pod of a killed runner.
             "annotations": {
-                **(annotations or {}),
                 **OPT_OUT_ANNOTATIONS,
+                **(annotations or {}),
                 TTL_ANNOTATION: str(deadline_s),
             },
         },
@@ -89,6 +90,7 @@ def restricted_pod(
             "imagePullSecrets": [{"name": each} for each in image.pull_secrets],
             "nodeSelector": placement.node_selector,
             **({"affinity": affinity} if terms else {}),
+            **({"priorityClassName": priority} if priority else {}),
             "tolerations": [
                 {k: v for k, v in each.model_dump().items() if v} for each in placement.tolerations
             ],

@@ -20,18 +20,23 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.pods import PodPlan, Requests
 from aiperf_svc.plan.stack import StackPlan
 
-MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
-"""Scopes of quotas that match the stack's pods, which have requests and no active deadline."""
+OF_JOBS, OF_OTHERS = "Terminating", "NotTerminating"
+"""Scopes for pods with an active deadline, which only the pods of Jobs have, and for the others."""
+MATCHING_SCOPES = frozenset({OF_JOBS, OF_OTHERS, "NotBestEffort"})
+"""Scopes of quotas that match pods of the stack, all of which have requests."""
 
 
-def quota_requests(plan: StackPlan, *, default_cpu_limit: str = "0") -> dict[str, float]:
-    """Return all resources of the stack that quotas count, in cores, bytes and objects.
-    `default_cpu_limit` applies to containers without a limit. The defaults of a release are
-    unknown."""
+def quota_requests(
+    plan: StackPlan, *, default_cpu_limit: str = "0", scopes: Collection[str] = ()
+) -> dict[str, float]:
+    """Return all resources of the stack that quotas with these scopes count, in cores, bytes and
+    objects. `default_cpu_limit` applies to containers without a limit. The defaults of a release
+    are unknown."""
     requested: Counter[str] = Counter()
     own = {pod.name: round(parse_quantity(default_cpu_limit) * 1000) for pod in plan.pods}
     for pod in plan.scheduled:
-        count, requests = plan.at_once[pod.name], pod.total
+        count = plan.at_once[pod.name] if _is_in_scope(plan, pod, scopes) else 0
+        requests = pod.total
         requested["pods"] += count
         requested["requests.cpu"] += count * requests.cpu_millis
         requested["limits.cpu"] += count * _cpu_limit_millis(pod, own.get(pod.name, 0))
@@ -83,6 +88,11 @@ def quota_requests(plan: StackPlan, *, default_cpu_limit: str = "0") -> dict[str
     return found | {name: found[f"requests.{name}"] for name in older}
 
 
+def _is_in_scope(plan: StackPlan, pod: PodPlan, scopes: Collection[str]) -> bool:
+    is_of_job = any(job.pod.name == pod.name for job in plan.jobs)
+    return (OF_OTHERS if is_of_job else OF_JOBS) not in scopes
+
+
 def _cpu_limit_millis(pod: PodPlan, default: int) -> int:
     beside = (each for each in pod.preparations if each.is_beside)
     return sum(e.requests.cpu_limit_millis or default for e in (*pod.containers, *beside))
@@ -95,7 +105,6 @@ def judge_quotas(
     on its containers and the pods of DaemonSets on these nodes."""
     plan = on_nodes(plan, nodes)
     default = _default_cpu_limit(ranges)
-    requested = quota_requests(plan, default_cpu_limit=default or "0")
     short: list[str] = []
     unclear: list[str] = []
     for quota in quotas:
@@ -105,9 +114,9 @@ def judge_quotas(
             continue
         if not _counts_pods(quota):
             continue
-        short += _missing(quota, requested)
+        short += _missing(quota, _requested(quota, (plan,), default or "0"))
         if "limits.cpu" in _hard(quota) and not default:
-            bare = _without_cpu_limit(plan)
+            bare = _without_cpu_limit(plan, spec.get("scopes") or ())
             if bare:
                 short.append(
                     f"{name} counts limits.cpu, so it refuses pods without a CPU limit "
@@ -129,8 +138,9 @@ def judge_quotas(
     return Check("quota", "ok", f"ResourceQuota {names} leaves enough")
 
 
-def _without_cpu_limit(plan: StackPlan) -> list[str]:
-    return [pod.name for pod in plan.pods if pod.total.cpu_limit_millis is None]
+def _without_cpu_limit(plan: StackPlan, scopes: Collection[str] = ()) -> list[str]:
+    counted = (pod for pod in plan.pods if _is_in_scope(plan, pod, scopes))
+    return [pod.name for pod in counted if pod.total.cpu_limit_millis is None]
 
 
 def _limit_keys(pods: Collection[str]) -> str:
@@ -161,6 +171,19 @@ def _missing(quota: Json, requested: Mapping[str, float]) -> Iterator[str]:
             )
 
 
+def _requested(
+    quota: Json, stacks: Iterable[StackPlan], default_cpu_limit: str
+) -> dict[str, float]:
+    """Return the resources of these stacks that a quota counts."""
+    requested = dict[str, float]()
+    scopes = quota.get("spec", {}).get("scopes") or ()
+    for each in stacks:
+        counted = quota_requests(each, default_cpu_limit=default_cpu_limit, scopes=scopes)
+        for name, value in counted.items():
+            requested[name] = requested.get(name, 0.0) + value
+    return requested
+
+
 class Quotas(NamedTuple):
     """The quotas of a namespace, the running stacks whose pods there the quotas do not count yet,
     the default limit of containers, and the nodes, which pods of DaemonSets depend on."""
@@ -172,14 +195,9 @@ class Quotas(NamedTuple):
 
     def has_room(self, plan: StackPlan, beside: Iterable[StackPlan] = ()) -> bool:
         """Return whether they leave enough for a stack beside the others that are starting."""
-        requested = dict[str, float]()
-        for each in (plan, *self.starting, *beside):
-            counted = quota_requests(
-                on_nodes(each, self.nodes), default_cpu_limit=self.default_cpu_limit
-            )
-            for name, value in counted.items():
-                requested[name] = requested.get(name, 0.0) + value
-        return not any(any(_missing(each, requested)) for each in self.quotas if _counts_pods(each))
+        stacks = [on_nodes(each, self.nodes) for each in (plan, *self.starting, *beside)]
+        default, counting = self.default_cpu_limit, filter(_counts_pods, self.quotas)
+        return not any(any(_missing(q, _requested(q, stacks, default))) for q in counting)
 
 
 async def read_quotas(

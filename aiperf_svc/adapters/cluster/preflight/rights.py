@@ -9,7 +9,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import ANCHOR, LEASE
 from aiperf_svc.plan.queue import WORKLOADS
-from aiperf_svc.plan.release import group_of, name_of, resource_of, watched_types
+from aiperf_svc.plan.release import group_of, name_of, resource_of, watched_objects
 from aiperf_svc.plan.stack import StackPlan
 
 MAKE = ("create", "get", "list", "watch", "patch", "delete")
@@ -158,9 +158,9 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
     lease = plan.identity.name(LEASE)
     rights.append(Right("coordination.k8s.io", "leases", "patch", namespace, lease))
     if plan.release:
-        read = watched_types(plan.config.deployment.target, plan.release.objects)
+        read = watched_objects(plan.config.deployment.target, plan.release.objects)
         rights.append(Right("", "pods", "list", namespace))
-        rights += [Right(*each, "get", namespace) for each in read]
+        rights += [Right(group, kind, "get", namespace, name) for group, kind, name in read]
         for each in plan.release.deleted_first:
             name = each["metadata"]["name"]
             rights += _rights(group_of(each), resource_of(each["kind"]), ends, namespace, name)

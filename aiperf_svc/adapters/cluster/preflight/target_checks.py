@@ -8,12 +8,13 @@ a Service and their port, never the Service's own address, so the pods and port 
 config to name them.
 """
 
+import ipaddress
 from collections.abc import Sequence
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import find_object
+from aiperf_svc.adapters.cluster.api.objects import find_object, list_pods, try_list
 from aiperf_svc.adapters.cluster.preflight.admission import PodNamespace
 from aiperf_svc.adapters.cluster.preflight.images import IMAGE, image_works
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
@@ -70,6 +71,8 @@ class ServiceAddress(msgspec.Struct, frozen=True):
     name: str
     is_full: bool = True
     """True for `name.namespace.svc…`. A host with two labels may or may not be a Service."""
+    is_ip: bool = False
+    """True if the host is the Service's cluster IP."""
 
 
 def service_address(host: str) -> ServiceAddress | None:
@@ -174,23 +177,42 @@ def judge_probe(plan: StackPlan, pod: Json) -> Check:
     )
 
 
+async def _find_service(cluster: Cluster, host: str) -> ServiceAddress | None:
+    """Return the Service that a host names, or whose cluster IP it is. None for other hosts, and if
+    the user may not list Services or the API server is older than 1.31. Raises Unreachable."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return service_address(host)
+    selector = f"spec.clusterIP={address}"
+    for each in await try_list(cluster, "/api/v1/services", fieldSelector=selector) or ():
+        found = each["metadata"]
+        return ServiceAddress(namespace=found["namespace"], name=found["name"], is_ip=True)
+    return None
+
+
 async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:
     """Return the pods behind a URL whose host is a Service of the cluster. None if the host is not
     a Service, may not be read, or does not select pods. Raises Unreachable."""
     host, port, _ = address_of(url)
-    where = service_address(host)
+    where = await _find_service(cluster, host)
     if where is None:
         return None
     try:
         service, slices = await _read_service(cluster, where)
     except Refused:
         return None
-    return target_pods(where, port, service["spec"], slices) if service else None
+    found = target_pods(where, port, service["spec"], slices) if service else None
+    if found is None:
+        return None
+    pods = await list_pods(cluster, found.namespace, found.labels) or ()
+    is_on_host = any(pod["spec"].get("hostNetwork") for pod in pods)
+    return found.model_copy(update={"host_network": True}) if is_on_host else found
 
 
 async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: int) -> Check | None:
     """Check the target's Service; None if the host is not a Service."""
-    where = service_address(host)
+    where = await _find_service(cluster, host)
     if where is None:
         return None
     try:
@@ -262,6 +284,10 @@ def judge_service(
     target = plan.config.deployment.target
     if plan.policies and target.pods is None and not target.egress_cidrs:
         narrower = _pods_setting(address, port, spec, slices)
+        if address.is_ip:
+            words = f"{where} has this address, which most networks do not match in NetworkPolicies"
+            name = f"{address.name}.{address.namespace}.svc"
+            return Check(TARGET, "warning", words, f"name its pods: {narrower}, or write {name}")
         if not address.is_full and pod_ports(port, spec, slices) != {port}:
             return Check(
                 TARGET,

@@ -8,6 +8,7 @@ too.
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -43,6 +44,8 @@ STATUS_GONE = 410
 MOST_LOGS = 16
 """Maximum number of logs followed at the same time: each uses one of the runner's connections to
 the API server, and the run needs some of them."""
+UNREAD_S = 10.0
+"""Time without its page after which a ready replica is reported."""
 TOKENS = frozenset({"generation_tokens", "time_to_first_token"})
 """Metrics of a server's page that count from its first token on."""
 
@@ -216,10 +219,18 @@ class ScalingWatch:
         """Read the page of a replica until it counts tokens."""
         pods = PODS.path(self._server.namespace)
         path = f"{pods}/{replica.name}:{self._server.port}/proxy{self._server.path}"
-        reader, before = PageReader(), 0.0
+        reader, before, read_mono_s = PageReader(), 0.0, time.monotonic()
         with self._leave_out_if_refused("pods/proxy"):
             while not self.log.is_gone(replica.uid):
                 tokens = await self._tokens(path, reader)
+                if tokens is not None or not self.log.is_ready(replica.uid):
+                    read_mono_s = time.monotonic()
+                elif time.monotonic() - read_mono_s >= UNREAD_S:
+                    self._leave_out(
+                        "first tokens (the API server cannot read the page of a ready replica; a "
+                        "NetworkPolicy may forbid it)"
+                    )
+                tokens = tokens or 0.0
                 if tokens > before and self.log.is_ready(replica.uid):
                     self.log.note(replica.uid, "first_token", self._clock_ns())
                     return
@@ -227,16 +238,16 @@ class ScalingWatch:
                 before = max(before, tokens)
                 await asyncio.sleep(PAGE_S)
 
-    async def _tokens(self, path: str, reader: PageReader) -> float:
-        """Return the count on the page; 0 while there is no page."""
+    async def _tokens(self, path: str, reader: PageReader) -> float | None:
+        """Return the count on the page; None while there is no page."""
         try:
             page = reader.read(await self._cluster.text(path))
         except Refused as error:
             if error.status in (401, 403):
                 raise
-            return 0.0
+            return None
         except (Unreachable, PageError):
-            return 0.0
+            return None
         return sum(
             value
             for series, value in page.values.items()
