@@ -106,8 +106,8 @@ def test_readiness_has_its_own_annotations(tmp_path: Path) -> None:
 
 
 def test_secrets_of_a_release_are_encrypted(tmp_path: Path) -> None:
-    values = {"data": {"a": "c2VjcmV0"}, "stringData": {"b": "secret"}}
-    made = _recorded(tmp_path, simple("Secret", "s", **values), simple("ConfigMap", "c", data={}))
+    secret = simple("Secret", "s", data={"a": "c2VjcmV0"}, stringData={"b": "secret"})
+    made = _recorded(tmp_path, secret, simple("ConfigMap", "c", data={}))
     assert made.registration("Secret", "secret-s").secret_inputs == {"data", "stringData"}
     assert made.manifest("Secret", "s")["stringData"] == {"b": "secret"}
     assert made.registration("ConfigMap", "configmap-c").secret_inputs == set()
