@@ -115,10 +115,14 @@ def in_checkout(runner: Runner) -> None:
 
 
 def plain_environ(runner: Runner) -> dict[str, str]:
-    """Return the environment for plain `pulumi` on the runner's state."""
+    """Return the environment for plain `pulumi` on the runner's state. The Kubernetes provider
+    leaves copies of the kubeconfig in TMPDIR."""
+    temporary = runner.folder / "tmp"
+    temporary.mkdir(exist_ok=True)
     return {
         "PULUMI_BACKEND_URL": (runner.state_home / "backend").as_uri(),
         **runner.environ,
+        "TMPDIR": str(temporary),
         "PATH": f"{Path(sys.executable).parent}:{runner.environ['PATH']}",
     }
 

@@ -51,7 +51,7 @@ def test_rights_cover_the_rendered_types() -> None:
     plan = release_plan(graph(), role, deployment("d"), target=target)
     needed, granted = map(str, needed_rights(plan)), map(str, granted_rights(plan))
     assert {"create graphs.example.com", "delete graphs.example.com"} <= set(needed)
-    assert {"get graphs.example.com", "list pods"} <= set(granted)
+    assert {"get graphs.example.com graph", "list pods"} <= set(granted)
     of_all = [right for right in needed_rights(plan) if right.resource == "clusterroles"]
     assert of_all
     assert not any(right.namespace for right in of_all)
