@@ -81,7 +81,7 @@ def _request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     checked = checked_trials(
         draft.parse(), cluster_problems, source=draft.source, names=draft.names
     )
-    given = secrets_from(checked.config, os.environ)
+    values = secrets_from(checked.config, os.environ)
     return StackRequest(
         stack="",
         config=checked.config,
@@ -89,7 +89,7 @@ def _request(draft: Draft, args: argparse.Namespace) -> StackRequest:
         kubeconfig=args.kubeconfig,
         context=args.context,
         generation=_generation(args),
-        secrets=given if key is None else given | {TARGET_KEY: key},
+        secrets=values if key is None else values | {TARGET_KEY: key},
     )
 
 

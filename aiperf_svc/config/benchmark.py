@@ -73,8 +73,8 @@ class Workers(Model):
             raise ValueError(f"{{max}} {self.max} is below {{min}} {self.min}")
         if self.sizing == "load" and self.expected_chunks is None:
             raise ValueError("{sizing} load needs {expected_chunks}, of all streams together")
-        given = self.expected_chunks is not None or self.expected_requests is not None
-        if self.sizing == "formula" and given:
+        has_expected_load = self.expected_chunks is not None or self.expected_requests is not None
+        if self.sizing == "formula" and has_expected_load:
             raise ValueError("{expected_requests} and {expected_chunks} need {sizing}: load")
         return self
 

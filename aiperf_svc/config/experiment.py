@@ -192,8 +192,8 @@ class Experiment(Model):
             if self.max_concurrency is not None:
                 raise ValueError(f"{{max_concurrency}} needs {{preset}} {CURVE}")
             return self
-        if given := self._first_set("zip", "explicit", "search", "scenario"):
-            raise ValueError(f"{{preset}} {self.preset} has its own trials; leave out {{{given}}}")
+        if other := self._first_set("zip", "explicit", "search", "scenario"):
+            raise ValueError(f"{{preset}} {self.preset} has its own trials; leave out {{{other}}}")
         return self
 
     @model_validator(mode="after")

@@ -111,8 +111,8 @@ class Load(Model):
             )
         for name, length in (("duration", self.duration), ("min_duration", self.min_duration)):
             if length and self.ramp > length:
-                ramp, given = format_duration(self.ramp), format_duration(length)
-                raise ValueError(f"{{ramp}} {ramp} is longer than {{{name}}} {given}")
+                ramp, limit = format_duration(self.ramp), format_duration(length)
+                raise ValueError(f"{{ramp}} {ramp} is longer than {{{name}}} {limit}")
         return self
 
     @model_validator(mode="after")
@@ -127,18 +127,18 @@ class Load(Model):
     @model_validator(mode="after")
     def _has_one_schedule(self) -> Self:
         """Refuse two keys that both define when requests are sent."""
-        given = self._first_set(*_SCHEDULES)
-        if not given:
+        schedule = self._first_set(*_SCHEDULES)
+        if not schedule:
             return self
         others = ["request_rate", *_SCHEDULES, "bursts", "ramp"]
-        if given == "bursts":
+        if schedule == "bursts":
             others.remove("request_rate")
-        if given in ("fixed_schedule", "user_centric"):
+        if schedule in ("fixed_schedule", "user_centric"):
             others.append("arrival")
-        if name := self._first_set(*(each for each in others if each != given)):
+        if name := self._first_set(*(each for each in others if each != schedule)):
             raise ValueError(
-                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(given, given)}}} both define when "
-                "requests are sent; set one of them"
+                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(schedule, schedule)}}} both define "
+                "when requests are sent; set one of them"
             )
         return self
 
@@ -158,8 +158,8 @@ class Load(Model):
     @model_validator(mode="after")
     def _schedule_fits(self) -> Self:
         if not self.fixed_schedule:
-            if given := self._first_set(*SCHEDULE_PARTS):
-                raise ValueError(f"{{{given}}} needs {{fixed_schedule}}")
+            if key := self._first_set(*SCHEDULE_PARTS):
+                raise ValueError(f"{{{key}}} needs {{fixed_schedule}}")
             return self
         start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
         if start is not None and self.fixed_schedule_auto_offset:
@@ -198,12 +198,12 @@ class Load(Model):
             )
         follows = self.fixed_schedule or self.user_centric is not None
         if follows and warmup.request_rate is None:
-            given = "fixed_schedule" if self.fixed_schedule else "user_centric.rate"
+            source = "fixed_schedule" if self.fixed_schedule else "user_centric.rate"
             for name, text in (("ramp", "ramp"), ("arrival", "arrival.pattern")):
                 if getattr(warmup, name):
                     raise ValueError(
                         f"{{warmup.{text}}} needs {{warmup.request_rate}}: without one the warmup "
-                        f"follows {{{given}}} too"
+                        f"follows {{{source}}} too"
                     )
         slots = warmup.prefill_concurrency or self.prefill_concurrency
         users = warmup.concurrency or self.concurrency

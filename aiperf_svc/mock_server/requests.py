@@ -301,11 +301,11 @@ def _count(data: dict[str, object], key: str) -> int:
 
 
 def _embeddings_params(model: str, data: dict[str, object]) -> RequestParams:
-    given = data.get("input")
-    if not isinstance(given, str | list) or not given:
+    content = data.get("input")
+    if not isinstance(content, str | list) or not content:
         raise BadRequest(400, "input is missing; expected a string or a list")
-    is_many = isinstance(given, list) and not isinstance(given[0], int)
-    found = _whole_params(EMBEDDINGS, model, given, inputs=len(given) if is_many else 1)
+    is_many = isinstance(content, list) and not isinstance(content[0], int)
+    found = _whole_params(EMBEDDINGS, model, content, inputs=len(content) if is_many else 1)
     return found._replace(is_base64=data.get("encoding_format") == "base64")
 
 

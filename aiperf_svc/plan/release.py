@@ -329,9 +329,9 @@ def _prepared(manifest: Json, marks: Mapping[str, Mapping[str, str]], mirror: st
     for each in (made, *templates(made)):
         metadata = each.setdefault("metadata", {}) or {}
         each["metadata"] = metadata
-        for field, given in marks.items():
-            if given:
-                metadata[field] = {**given, **(metadata.get(field) or {})}
+        for field, added in marks.items():
+            if added:
+                metadata[field] = {**added, **(metadata.get(field) or {})}
     has_images = is_custom(made) or made["kind"] == "Pod"
     for each in (made,) if has_images else templates(made):
         for holder, key in _references(each.get("spec")):

@@ -226,8 +226,8 @@ def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) ->
     while a remote server leaves them to the client. The verdict decides.
     """
     rate, shapes = config.load.peak_rate, ("stages", "rate_series", "bursts", "user_centric")
-    given = (name for name in shapes if getattr(config.load, name) is not None)
-    key = f"load.{next(given, 'request_rate')}"
+    keys = (name for name in shapes if getattr(config.load, name) is not None)
+    key = f"load.{next(keys, 'request_rate')}"
     if rate is None or not facts.is_calibrated:
         return []
     needed = math.ceil(rate / facts.worker_requests_per_s)

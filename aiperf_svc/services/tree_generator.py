@@ -85,12 +85,12 @@ class TreeGenerator(LoadGenerator):
     """A load whose credits are session trees."""
 
     def __init__(
-        self, *, agentic: Agentic | None, seed: int, max_delay_ns: int | None, **given: Any
+        self, *, agentic: Agentic | None, seed: int, max_delay_ns: int | None, **options: Any
     ) -> None:
         """`max_delay_ns` limits the pause before a request; `given` are common arguments."""
         self._agentic, self._max_delay_ns = agentic, max_delay_ns
         self._first_trees = FirstTrees(agentic, seed) if agentic is not None else None
-        super().__init__(**given)
+        super().__init__(**options)
 
     def _reset(self, phase: Phase) -> None:
         super()._reset(phase)

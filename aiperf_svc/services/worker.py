@@ -185,7 +185,7 @@ class Worker(BaseService):
         self.progress_text = progress
 
     def _make_client(self, targets: list[Target], generator: LoadGenerator) -> Client:
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "on_end": generator.on_end,
             "on_timer": generator.on_timer,
             "on_batch": self._records.add,
@@ -193,10 +193,10 @@ class Worker(BaseService):
             "on_part": generator.on_part if isinstance(generator, PrefillGenerator) else None,
         }
         if len(targets) == 1:
-            return InferenceClient(targets[0], **given)
+            return InferenceClient(targets[0], **options)
         config = self.context.inference
         strategy, shift = config.endpoint.url_strategy, shift_of(config)
-        return SeveralTargets(targets, shift=shift, strategy=strategy, **given)
+        return SeveralTargets(targets, shift=shift, strategy=strategy, **options)
 
     async def _decide_forced_length(self, target: Target) -> Decision:
         question = ForcedLengthAsked(*self.header)

@@ -37,16 +37,16 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Target | ConfigError]:
     """Replace lookups by these results in order. The last one repeats."""
-    given: list[Target | ConfigError] = [FOUND]
+    outcomes: list[Target | ConfigError] = [FOUND]
 
     def resolve(_: BenchmarkConfig) -> Target:
-        one = given.pop(0) if len(given) > 1 else given[0]
+        one = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
         if isinstance(one, ConfigError):
             raise one
         return one
 
     monkeypatch.setattr(target_lookup, "resolve_target", resolve)
-    return given
+    return outcomes
 
 
 async def find(settings: BenchmarkConfig, until_mono_ns: int, noted: list[str]) -> Target:

@@ -96,6 +96,6 @@ class Api:
     url: str
 
     async def get(self, path: str, **headers: str) -> tuple[aiohttp.ClientResponse, bytes]:
-        given = {"Authorization": f"Bearer {TOKEN}", "Accept-Encoding": "identity", **headers}
-        async with self.session.get(self.url + path, headers=given) as response:
+        all_headers = {"Authorization": f"Bearer {TOKEN}", "Accept-Encoding": "identity", **headers}
+        async with self.session.get(self.url + path, headers=all_headers) as response:
             return response, await response.read()

@@ -41,11 +41,13 @@ class ForgeRunner:
         for name in _FILES:
             Path(own[name]).touch()
         Path(own["RUNNER_TEMP"]).mkdir(exist_ok=True)
-        given = {name: self.filled(str(text)) for name, text in step.get("env", {}).items()}
+        step_variables = {
+            name: self.filled(str(text)) for name, text in step.get("env", {}).items()
+        }
         done = subprocess.run(
             (*_SHELLS[step.get("shell", shell)], str(script)),
             cwd=self.folder,
-            env={**self.environ, **own, **given},
+            env={**self.environ, **own, **step_variables},
             pass_fds=self.open_files,
             timeout=_LONGEST_S,
             check=False,

@@ -63,9 +63,9 @@ class TakenOver(BenchmarkFailed):
 
 def owner_name(environ: Mapping[str, str] = os.environ) -> str:
     """Return the owner of stacks that are created here: `user@host`, or AIPERF_OWNER."""
-    given = "".join(environ.get(OWNER, "").split())
-    if given:
-        return given
+    configured = "".join(environ.get(OWNER, "").split())
+    if configured:
+        return configured
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

@@ -147,9 +147,9 @@ def _without_panics(method: _Method) -> _Method:
     the process instead of failing the single request."""
 
     @wraps(method)
-    def call(counter: "LibraryTokenCounter", given: Any) -> Any:
+    def call(counter: "LibraryTokenCounter", value: Any) -> Any:
         try:
-            return method(counter, given)
+            return method(counter, value)
         except BaseException as error:
             if type(error).__module__ != _PANICS:
                 raise

@@ -292,8 +292,8 @@ def _optimal(summary: ExperimentSummary) -> tuple[Combination, ...]:
     return () if found is None else found.optimal
 
 
-def _values(given: Parameters, parameters: Sequence[Parameter]) -> list[str]:
-    return [parameter_cell(given.get(each.name)) for each in parameters]
+def _values(own: Parameters, parameters: Sequence[Parameter]) -> list[str]:
+    return [parameter_cell(own.get(each.name)) for each in parameters]
 
 
 def _name(parameters: Parameters) -> str:

@@ -35,8 +35,8 @@ async def read_manifests(
     )
     try:
         async with asyncio.timeout(LONGEST_S):
-            given = json.dumps({"stack": stack, "config": dict(config)}).encode()
-            out, errors = await process.communicate(given)
+            request = json.dumps({"stack": stack, "config": dict(config)}).encode()
+            out, errors = await process.communicate(request)
     except TimeoutError as error:
         raise EnvironmentProblem(f"the program took more than {LONGEST_S:g} s") from error
     finally:

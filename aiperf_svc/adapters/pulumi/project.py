@@ -153,7 +153,7 @@ def repair_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
 
 
 def cli_environment(
-    backend: Backend, given: Mapping[str, str], environ: Mapping[str, str] = os.environ
+    backend: Backend, variables: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the variables of the CLI's process; `given` are variables for the program."""
     kept = dict(environ)
@@ -167,7 +167,7 @@ def cli_environment(
         # A language host without support for virtual environments runs the first `python3` on PATH.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
         **backend.environ,
-        **given,
+        **variables,
     }
 
 

@@ -155,11 +155,11 @@ def _token_check(token: str, *, metrics_token: str, open_paths: Set[str]) -> Any
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path not in open_paths:
-            given = request.headers.get("X-Aiperf-Token", "")
+            received = request.headers.get("X-Aiperf-Token", "")
             scheme, _, value = request.headers.get("Authorization", "").partition(" ")
-            if not given and scheme.lower() == "bearer":
-                given = value.strip()
-            presented = given.encode("utf-8", "surrogateescape")
+            if not received and scheme.lower() == "bearer":
+                received = value.strip()
+            presented = received.encode("utf-8", "surrogateescape")
             accepted = (expected, for_metrics) if request.path == METRICS else (expected,)
             if not any(_is_same(presented, each) for each in accepted):
                 raise web.HTTPUnauthorized(
@@ -172,9 +172,9 @@ def _token_check(token: str, *, metrics_token: str, open_paths: Set[str]) -> Any
     return check
 
 
-def _is_same(given: bytes, token: bytes) -> bool:
+def _is_same(received: bytes, token: bytes) -> bool:
     """Compare in constant time. An empty token would admit every client."""
-    return bool(token) and hmac.compare_digest(given, token)
+    return bool(token) and hmac.compare_digest(received, token)
 
 
 class _Routes:

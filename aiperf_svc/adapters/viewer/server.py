@@ -157,8 +157,8 @@ class Viewer:
     async def _guarded(
         self, request: web.Request, handler: Callable[[web.Request], object]
     ) -> web.StreamResponse:
-        given = request.path.split("/")[1].encode()
-        if not hmac.compare_digest(given, self._token.encode()):
+        received = request.path.split("/")[1].encode()
+        if not hmac.compare_digest(received, self._token.encode()):
             return web.Response(status=403, text="open the address that aiperf-svc view printed\n")
         try:
             response = await handler(request)  # type: ignore[misc]

@@ -115,9 +115,9 @@ async def _apply(request: StackRequest, objects: list[dict[str, object]]) -> lis
 
 def _check_settings(request: StackRequest) -> None:
     """Raise ConfigError for keys and files that exist only on a user's machine."""
-    given = request.settings.get("config", {})
+    settings = request.settings.get("config", {})
     for key in ("aiperf:clusters", "aiperf:kubeconfig", "aiperf:context"):
-        if key in given:
+        if key in settings:
             raise ConfigError(
                 f"{key}: a scheduled run uses the cluster and the ServiceAccount of its own pod; "
                 "leave the key out"

@@ -203,8 +203,8 @@ def _problem(session: _Session) -> str:
         return f"`think_time_sigma` {sigma:g} is not between 0 and {LARGEST_SIGMA}"
     if not session.orchestrator:
         names = ("rounds", "spawns", *times, "think_time_sigma")
-        if given := next((name for name in names if getattr(session, name)), ""):
-            return f"`{given}` is of an `orchestrator` only"
+        if member := next((name for name in names if getattr(session, name)), ""):
+            return f"`{member}` is of an `orchestrator` only"
         return "" if session.turns else "no `turns`"
     if session.turns or session.pre_session_spawns:
         return "an `orchestrator` has neither `turns` nor `pre_session_spawns`"

@@ -125,16 +125,16 @@ def _passages(fields: TurnFields) -> tuple[str, ...]:
 
 def _texts(fields: TurnFields) -> tuple[str, ...]:
     names = ("text", "prompt", "content", "texts", "query", "messages", "payload")
-    given = [name for name in names if getattr(fields, name) is not None]
-    if not given and (fields.image or fields.images or fields.audio or fields.audios):
+    members = [name for name in names if getattr(fields, name) is not None]
+    if not members and (fields.image or fields.images or fields.audio or fields.audios):
         return ()
-    if len(given) != 1:
-        found = " and ".join(f"`{name}`" for name in given) or "none"
+    if len(members) != 1:
+        found = " and ".join(f"`{name}`" for name in members) or "none"
         raise ValueError(f"needs exactly one prompt, found {found}")
-    value = getattr(fields, given[0])
-    if not value or (given[0] == "texts" and not all(value)):
-        raise ValueError(f"`{given[0]}` is empty")
-    if given[0] == "texts":
+    value = getattr(fields, members[0])
+    if not value or (members[0] == "texts" and not all(value)):
+        raise ValueError(f"`{members[0]}` is empty")
+    if members[0] == "texts":
         return tuple(value)
     return (value,) if isinstance(value, str) else ()
 

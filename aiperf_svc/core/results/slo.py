@@ -252,8 +252,8 @@ def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_
 def first_token_limit_ms(limits: Slo) -> float | None:
     """Return the limit for the time to the first token, from good requests or an objective; None
     without one."""
-    given = [(tag, limits.goodput.get(tag)) for tag in OF_FIRST_TOKEN]
-    for tag, raw in (*given, *_upper_limits(limits).items()):
+    first_token_limits = [(tag, limits.goodput.get(tag)) for tag in OF_FIRST_TOKEN]
+    for tag, raw in (*first_token_limits, *_upper_limits(limits).items()):
         if tag in OF_FIRST_TOKEN and raw is not None:
             return limit_of(CATALOG[tag].shown_unit, raw)
     return None

@@ -163,9 +163,9 @@ def _load_pattern(point: MeasuredPoint) -> Found:
         return False, "the load is not a closed loop with load.concurrency"
     if point.is_offline:
         return True, "all requests at once"
-    given = [key for key in ("ramp", "prefill_concurrency", "cancellation") if _has(point, key)]
-    if given:
-        return False, f"load.{given[0]} changes the concurrency"
+    keys = [key for key in ("ramp", "prefill_concurrency", "cancellation") if _has(point, key)]
+    if keys:
+        return False, f"load.{keys[0]} changes the concurrency"
     return True, "fixed concurrency"
 
 

@@ -209,15 +209,15 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     """Add sums over completed requests only, like AIPerf."""
     if not done.rows:
         return
-    given, made = done["input_tokens"], done["output_tokens"]
-    totals.has_input_tokens |= bool((given >= 0).any())
-    totals.has_output_tokens |= bool((made >= 0).any())
-    totals.without_input_tokens += _count(given < 0)
+    inputs, outputs = done["input_tokens"], done["output_tokens"]
+    totals.has_input_tokens |= bool((inputs >= 0).any())
+    totals.has_output_tokens |= bool((outputs >= 0).any())
+    totals.without_input_tokens += _count(inputs < 0)
     has_content = done["finish_reason"] != FinishReason.NO_CONTENT
-    totals.without_output_tokens += _count((made < 0) & has_content)
+    totals.without_output_tokens += _count((outputs < 0) & has_content)
     content = f.output_token_count(done)
     totals.content_tokens += float(np.nansum(content))
-    totals.without_content_tokens += _count(np.isnan(content) & (made >= 0))
+    totals.without_content_tokens += _count(np.isnan(content) & (outputs >= 0))
     _add_lengths(totals, done)
     _add_streamed(totals, done)
     _add_cached(totals, done)
@@ -238,17 +238,20 @@ def _add_lengths(totals: Totals, done: Chunk) -> None:
     """Compare output lengths with the requested ones. A response for which the server reports the
     exact requested number of tokens counts as matching, whatever a tokenizer here counts: random
     tokens, for example after a forced end, split into other tokens again."""
-    asked, made = done["requested_tokens"], done["output_tokens"]
-    is_known = (asked > 0) & (made >= 0)
+    requested, generated = done["requested_tokens"], done["output_tokens"]
+    is_known = (requested > 0) & (generated >= 0)
     if not is_known.any():
         return
-    is_off = (f.has_osl_mismatch(done) > 0) & (done["usage_completion_tokens"] != asked)
+    is_off = (f.has_osl_mismatch(done) > 0) & (done["usage_completion_tokens"] != requested)
     is_off = is_off[is_known]
-    asked, made = asked[is_known].astype(np.float64), made[is_known].astype(np.float64)
-    totals.osl_known += len(asked)
-    totals.osl_off += _count(is_off & (np.abs(made - asked) > OSL_ROUNDING_TOKENS))
-    totals.osl_asked += float(asked.sum())
-    totals.osl_made += float(made.sum())
+    requested, generated = (
+        requested[is_known].astype(np.float64),
+        generated[is_known].astype(np.float64),
+    )
+    totals.osl_known += len(requested)
+    totals.osl_off += _count(is_off & (np.abs(generated - requested) > OSL_ROUNDING_TOKENS))
+    totals.osl_asked += float(requested.sum())
+    totals.osl_made += float(generated.sum())
 
 
 def _add_streamed(totals: Totals, done: Chunk) -> None:

@@ -51,7 +51,7 @@ def footprint_line(plan: StackPlan) -> str:
     config."""
     limits, found = plan.config.deployment.limits, plan.footprint
     hours = f", {significant(found.gpu_hours, 3)} GPU-hours" if found.gpus else ""
-    given = [
+    shown_limits = [
         f"{name} {text(limit)}"
         for name, (_, text) in LIMITS.items()
         if (limit := getattr(limits, name)) is not None
@@ -60,7 +60,7 @@ def footprint_line(plan: StackPlan) -> str:
     return (
         f"at most {count(found.nodes, 'node')} for {format_duration(found.time_ns)}{hours}"
         + (f", with {count(added, 'pod')} that events or autoscalers add" if added else "")
-        + (f"; limits: {', '.join(given)}" if given else "")
+        + (f"; limits: {', '.join(shown_limits)}" if shown_limits else "")
     )
 
 

@@ -103,8 +103,8 @@ class CheckLimit(Model):
 
     @model_validator(mode="after")
     def _has_one_limit(self) -> Self:
-        given = [key for key in ("min", "max", "of_baseline") if getattr(self, key) is not None]
-        if len(given) != 1:
+        keys = [key for key in ("min", "max", "of_baseline") if getattr(self, key) is not None]
+        if len(keys) != 1:
             raise ValueError("expected one of {min}, {max} and {of_baseline}")
         return self
 

@@ -25,10 +25,10 @@ import pulumi
 import yaml
 
 with open("component.yaml") as file:
-    given = yaml.safe_load(file)["resources"]["load"]["properties"]
+    properties = yaml.safe_load(file)["resources"]["load"]["properties"]
 outputs = ("namespace", "portForward", "resultsToken")
 load = pulumi.ComponentResource(
-    "aiperf:index:Benchmark", "load", {**given, **dict.fromkeys(outputs)}, remote=True
+    "aiperf:index:Benchmark", "load", {**properties, **dict.fromkeys(outputs)}, remote=True
 )
 for name in outputs:
     pulumi.export(name, vars(load)[name])

@@ -68,11 +68,13 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_server_gets_arguments_and_variables_in_its_directory(places: tuple[Path, Path]) -> None:
     folder, work = places
-    given = ("a b", "", "$(X) 'é'")
-    with launch(folder, work, sys.executable, "-c", PRINTS, *given, env={"ONE": "1=2 3"}) as run:
+    arguments = ("a b", "", "$(X) 'é'")
+    with launch(
+        folder, work, sys.executable, "-c", PRINTS, *arguments, env={"ONE": "1=2 3"}
+    ) as run:
         assert run.stdout is not None
         line = run.stdout.readline()
-    assert json.loads(line) == [list(given), "1=2 3", "of the container", str(work)]
+    assert json.loads(line) == [list(arguments), "1=2 3", "of the container", str(work)]
 
 
 def test_exit_code_is_reported_and_launcher_waits(places: tuple[Path, Path]) -> None:

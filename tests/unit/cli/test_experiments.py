@@ -33,8 +33,8 @@ def stack(folder: Path, experiment: dict[str, Any], **benchmark: Any) -> str:
 def local(folder: Path, **benchmark: Any) -> list[str]:
     """Return the arguments of a local dry run with this benchmark."""
     path = folder / "t.yaml"
-    given = {"endpoint": {"url": "http://h:1", "model": "m"}} | benchmark
-    path.write_text(yaml.safe_dump(given))
+    content = {"endpoint": {"url": "http://h:1", "model": "m"}} | benchmark
+    path.write_text(yaml.safe_dump(content))
     return ["profile", "--config", str(path), "--dry-run"]
 
 

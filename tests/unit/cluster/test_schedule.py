@@ -37,7 +37,7 @@ def plan(**deployment: Any) -> StackPlan:
 
 
 def schedule(**keys: Any) -> Schedule:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "cron": "0 3 * * *",
         "time_zone": None,
         "image": "r.io/runner:1",
@@ -46,7 +46,7 @@ def schedule(**keys: Any) -> Schedule:
         "namespace": "theirs",
         "longest_s": 7200,
     }
-    return Schedule(**{**given, **keys})
+    return Schedule(**{**defaults, **keys})
 
 
 def made(*which: StackPlan, **keys: Any) -> dict[str, list[dict[str, Any]]]:

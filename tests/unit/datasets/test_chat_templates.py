@@ -130,9 +130,9 @@ def test_length_that_the_template_alone_exceeds_is_refused(
     config: Config, templated: LibraryTokenCounter
 ) -> None:
     tokenizer = {"name": "tiny", "apply_chat_template": True}
-    given = config(dataset={"input_tokens": {"mean": 3}, "entries": 1}, tokenizer=tokenizer)
+    benchmark = config(dataset={"input_tokens": {"mean": 3}, "entries": 1}, tokenizer=tokenizer)
     with pytest.raises(DatasetError, match=r"a prompt of 3 tokens, of which the chat template"):
-        synthetic_prompts(given, templated)
+        synthetic_prompts(benchmark, templated)
 
 
 def test_later_turn_counts_only_its_added_tokens(templated: LibraryTokenCounter) -> None:
@@ -196,12 +196,12 @@ def test_synthetic_lengths_include_request_overhead(
 ) -> None:
     template = template_in(tmp_path, chat_template=OF_REQUESTS)
     templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
-    given = config(
+    benchmark = config(
         dataset={"input_tokens": {"mean": 40}, "entries": 3},
         tokenizer={"name": "tiny", "apply_chat_template": True},
         endpoint={"extra_inputs": VARIABLES},
     )
-    built = assemble(given, synthetic_prompts(given, templated), Source("x"), templated)
+    built = assemble(benchmark, synthetic_prompts(benchmark, templated), Source("x"), templated)
     for entry in built.conversations:
         text = json.loads(entry.turns[0].messages)["messages"][0]["content"]
         assert entry.turns[0].input_tokens == counter.count(f"no thoughts {text} weather") == 40

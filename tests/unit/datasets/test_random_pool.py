@@ -77,21 +77,21 @@ def test_invalid_line_is_found_before_the_start(
     tmp_path: Path, config: Config, lines: list[Any], words: str
 ) -> None:
     pool(tmp_path / "a.jsonl", *lines)
-    given = {"kind": "random_pool", "file": str(tmp_path / "a.jsonl")}
+    dataset = {"kind": "random_pool", "file": str(tmp_path / "a.jsonl")}
     with pytest.raises(DatasetError, match=words):
-        check_dataset(config(dataset=given))
+        check_dataset(config(dataset=dataset))
 
 
 def test_incompatible_pool_files_are_refused(tmp_path: Path, config: Config) -> None:
     pool(tmp_path / "a.jsonl", {"text": "a", "output_length": 1})
-    given = config(dataset={"kind": "random_pool", "file": str(tmp_path)})
+    benchmark = config(dataset={"kind": "random_pool", "file": str(tmp_path)})
     for line, words in (
         ({"messages": [{"role": "user", "content": "x"}]}, "`messages` is a whole prompt"),
         ({"text": "b", "output_length": 2}, "`output_length` is in several of the lines"),
     ):
         pool(tmp_path / "b.jsonl", line)
         with pytest.raises(DatasetError, match=words):
-            check_dataset(given)
+            check_dataset(benchmark)
 
 
 def test_a_folder_without_pools_is_named(tmp_path: Path, config: Config) -> None:

@@ -27,8 +27,8 @@ def replay(*, random_seed: int = 0, **load: object) -> BenchmarkConfig:
 
 
 def row(length: int = 20, *ids: int, number: int = 1, **more: object) -> TraceRow:
-    given: dict[str, Any] = {"place": f"f:{number}", "input_length": length, "hash_ids": ids}
-    return TraceRow(**(given | more))
+    defaults: dict[str, Any] = {"place": f"f:{number}", "input_length": length, "hash_ids": ids}
+    return TraceRow(**(defaults | more))
 
 
 def indexed(rows: Iterable[TraceRow], *, limit: int | None = None) -> TraceIndex:

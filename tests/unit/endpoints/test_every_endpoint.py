@@ -52,10 +52,8 @@ def payloads(*members: dict[str, Any]) -> tuple[Prompt, ...]:
 def test_every_type_of_the_config_has_an_endpoint() -> None:
     assert ENDPOINTS.keys() | set(types_with(Feature.CUSTOM)) == set(EndpointType)
     for kind in EndpointType:
-        given = (
-            {"type": kind, "template": "{}"} if kind is EndpointType.TEMPLATE else {"type": kind}
-        )
-        assert endpoint_of(endpoint_options(**given)).type is kind
+        keys = {"type": kind, "template": "{}"} if kind is EndpointType.TEMPLATE else {"type": kind}
+        assert endpoint_of(endpoint_options(**keys)).type is kind
 
 
 @EVERY

@@ -33,8 +33,8 @@ ALLOWED = {"p50": 0.5, "p90": 0.1, "p99": 0.01}
 
 
 def searched(**changes: Any) -> Search:
-    given = {"parameter": "load.request_rate", "from": 1, "to": 999}
-    return Search.model_validate(given | changes)
+    defaults = {"parameter": "load.request_rate", "from": 1, "to": 999}
+    return Search.model_validate(defaults | changes)
 
 
 def trial(rate: float, stat: str = "p99", **load: Any) -> BenchmarkConfig:

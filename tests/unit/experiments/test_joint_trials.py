@@ -32,14 +32,14 @@ TOTAL = {"request_count": MetricStats(unit="requests", avg=7.0)}
 
 
 def member(name: str, **fields: Any) -> JointMember:
-    given = {"where": "", "folder": "", "state": "done", "reason": "", "exit_code": 0}
-    return JointMember(name=name, **{"verdict": "valid", **given, **fields})
+    defaults = {"where": "", "folder": "", "state": "done", "reason": "", "exit_code": 0}
+    return JointMember(name=name, **{"verdict": "valid", **defaults, **fields})
 
 
 def joint(*members: JointMember, total_of: tuple[str, ...], **fields: Any) -> Joint:
-    given: dict[str, Any] = {"kind": "targets", "name": "x", "exit_code": 0, "verdict": "valid"}
+    defaults: dict[str, Any] = {"kind": "targets", "name": "x", "exit_code": 0, "verdict": "valid"}
     total = TOTAL if total_of else {}
-    return Joint(**{**given, "total": total, "total_of": total_of, **fields}, members=members)
+    return Joint(**{**defaults, "total": total, "total_of": total_of, **fields}, members=members)
 
 
 def test_total_is_a_separate_trial() -> None:

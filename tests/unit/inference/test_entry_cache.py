@@ -22,20 +22,20 @@ FIRST = [sum(LENGTHS[:number]) for number in range(BLOCKS)]
 class Server:
     """Serves the blocks that a cache requests, one at a time, as a worker does."""
 
-    def __init__(self, *, is_streamed: bool = False, **given: Any) -> None:
+    def __init__(self, *, is_streamed: bool = False, **options: Any) -> None:
         self.is_streamed = is_streamed
         self.asked: list[int] = []
         target = Target((), None, "", 0, 0, True, b"POST / HTTP/1.1\r\n")
-        self.cache = EntryCache(target, self.asked.append, **given)
+        self.cache = EntryCache(target, self.asked.append, **options)
 
     def respond_to_all(self, *, at_most: int = 100) -> int:
         """Respond until nothing is requested any more. Return the number of served blocks."""
-        given = 0
-        while self.asked and given < at_most:
+        loaded = 0
+        while self.asked and loaded < at_most:
             self.cache.put(block(self.asked.pop(0), is_streamed=self.is_streamed))
             self.cache.fetch_what_fits()
-            given += 1
-        return given
+            loaded += 1
+        return loaded
 
 
 def block(number: int, *, is_streamed: bool = False) -> DatasetBlock:

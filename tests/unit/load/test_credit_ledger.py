@@ -27,17 +27,17 @@ def test_every_user_gets_a_credit_before_extra_ones() -> None:
 
 def test_indexes_are_assigned_once_and_in_order() -> None:
     ledger = CreditLedger(P, users={"a": 3, "b": 4, "c": 5}, total=1_000)
-    given: list[int] = []
+    granted: list[int] = []
     done = dict.fromkeys("abc", 0)
     for step in range(1, 2_000):
         for grant in ledger.closed_loop_grants():
-            given += range(grant.first, grant.first + grant.count)
+            granted += range(grant.first, grant.first + grant.count)
         for name in done:
             done[name] = ledger.counts()[name].granted
             ended(ledger, name, done[name], now=step * 10**7, idle=True)
         if ledger.remaining == 0:
             break
-    assert given == list(range(1_000))
+    assert granted == list(range(1_000))
     assert ledger.is_settled
 
 

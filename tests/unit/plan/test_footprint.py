@@ -101,9 +101,9 @@ def test_footprint_includes_groups_that_autoscalers_add() -> None:
     assert (plan.totals.gpus, plan.footprint.gpus) == (4, 12)
 
 
-@pytest.mark.parametrize(("given", "most"), [({"maxReplicaCount": 6}, 6), ({}, 100)])
-def test_footprint_includes_pods_that_keda_adds(given: dict[str, int], most: int) -> None:
-    spec = {"scaleTargetRef": {"name": "decode"}, "minReplicaCount": 1, **given}
+@pytest.mark.parametrize(("counts", "most"), [({"maxReplicaCount": 6}, 6), ({}, 100)])
+def test_footprint_includes_pods_that_keda_adds(counts: dict[str, int], most: int) -> None:
+    spec = {"scaleTargetRef": {"name": "decode"}, "minReplicaCount": 1, **counts}
     scaler = simple("ScaledObject", "decode", "keda.sh/v1alpha1", spec=spec)
     access = simple("TriggerAuthentication", "prometheus", "keda.sh/v1alpha1")
     plan = release_plan(deployment("decode", replicas=2), scaler, access)

@@ -115,17 +115,17 @@ def test_drains_wait_for_start_and_load(load: dict[str, Any], hold_s: int | None
 
 
 @pytest.mark.parametrize(
-    ("given", "key"),
+    ("endpoint", "key"),
     [
         ({"headers": {"X-Api-Key": "sk-1"}}, r"headers\.X-Api-Key"),
         ({"headers": {"X-ApiToken": "sk-1"}}, r"headers\.X-ApiToken"),
         ({"extra_inputs": {"auth": {"api_key": "sk-1"}}}, r"extra_inputs\.auth\.api_key"),
     ],
 )
-def test_target_key_in_config_is_refused(given: dict[str, Any], key: str) -> None:
+def test_target_key_in_config_is_refused(endpoint: dict[str, Any], key: str) -> None:
     config = make_config(url="http://10.0.0.1")
     with pytest.raises(ConfigError, match=rf"endpoint\.{key} .*targetApiKey"):
-        to_plan(with_keys(config, endpoint=given))
+        to_plan(with_keys(config, endpoint=endpoint))
 
 
 @pytest.mark.parametrize(

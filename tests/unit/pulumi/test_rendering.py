@@ -40,8 +40,8 @@ def test_dates_stay_strings(source: str, tmp_path: Path) -> None:
     """
     path = tmp_path / "m.yaml"
     path.write_text(text)
-    given = "m.yaml" if source == "manifests" else read_yaml(path)
-    (found,) = _render({source: given}, tmp_path)
+    value = "m.yaml" if source == "manifests" else read_yaml(path)
+    (found,) = _render({source: value}, tmp_path)
     assert found["metadata"]["annotations"] == {
         "day": "2026-01-02", "at": "2026-01-02T03:04:05Z", "op": "=",
     }  # fmt: skip

@@ -63,7 +63,7 @@ def point(concurrency: int, sent: dict[str, Any] | None = None, **changes: Any) 
         ttft_p90_bound_ms=21.0,
         tpot_p90_bound_ms=11.0,
     )
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "repeats": 0,
         "span_s": 1500.0,
         "rates": rates,
@@ -74,7 +74,7 @@ def point(concurrency: int, sent: dict[str, Any] | None = None, **changes: Any) 
     target = {"engine": "vllm", "kernel": "unknown"} | changes.pop("target", {})
     provenance = Provenance(client={"kernel": "6.1"}, target=target)
     found = result(concurrency, **changes)
-    sent_requests = Sent(**{**given, **(sent or {})})
+    sent_requests = Sent(**{**defaults, **(sent or {})})
     return MeasuredPoint(f"runs/{concurrency}", found, sent_requests, provenance)
 
 

@@ -60,10 +60,10 @@ class Cli:
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
     """Set the successive leak reports. The last one repeats."""
-    given: list[LeakReport] = []
+    reports: list[LeakReport] = []
 
     async def look(*_: Any, **__: Any) -> LeakReport:
-        return given.pop(0) if len(given) > 1 else given[0]
+        return reports.pop(0) if len(reports) > 1 else reports[0]
 
     async def remove(*_: Any) -> None:
         return None
@@ -74,7 +74,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
     monkeypatch.setattr(teardown, "remove_roots", remove)
     monkeypatch.setattr(teardown, "QUIET_S", 0.0)
     monkeypatch.setattr(teardown, "WATCH_S", 0.0)
-    return given
+    return reports
 
 
 def removal_of(cli: Cli, notes: list[str]) -> StackRemoval:

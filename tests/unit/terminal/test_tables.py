@@ -315,16 +315,16 @@ def test_terminal_and_report_have_the_same_tables() -> None:
 
 def test_interrupted_experiment_shows_how_to_resume(tmp_path: Path) -> None:
     content: dict[str, Any] = {"schema_version": "experiment/1", "search": None, "trials": []}
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "state": "cancelled",
         "reason": "interrupted by the user",
         "artifacts": tmp_path,
     }
-    text = printed(content, was_interrupted=True, **given)
+    text = printed(content, was_interrupted=True, **defaults)
     assert text.splitlines()[-1] == (
         f"to run the remaining trials: the same command with --resume {tmp_path}"
     )
-    assert "--resume" not in printed(content, **given)
+    assert "--resume" not in printed(content, **defaults)
 
 
 def test_measured_proxy_is_named(summary: dict[str, Any]) -> None:
