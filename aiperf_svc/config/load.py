@@ -137,8 +137,8 @@ class Load(Model):
             others.append("arrival")
         if name := self._first_set(*(each for each in others if each != schedule)):
             raise ValueError(
-                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(schedule, schedule)}}} both define "
-                "when requests are sent; set one of them"
+                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(schedule, schedule)}}} both "
+                "define when requests are sent; set one of them"
             )
         return self
 
@@ -334,8 +334,8 @@ def load_words(load: Load, *, with_pattern: bool = False) -> list[str]:
     if load.bursts is not None:
         words.append(_bursts(load) + (pattern if load.request_rate is None else ""))
     if load.user_centric is not None:
-        of = load.user_centric
-        words.append(f"{of.rate:g} requests/s of {of.users:,} users, each by its own clock")
+        users = load.user_centric
+        words.append(f"{users.rate:g} requests/s of {users.users:,} users, each by its own clock")
     if load.fixed_schedule:
         words.append(_schedule(load))
     if load.concurrency is not None:

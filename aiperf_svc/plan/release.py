@@ -308,10 +308,10 @@ def _counts(manifest: Json) -> Iterator[Any]:
         yield from (each or 0 for each in numbers)
     if is_custom(manifest) and manifest["kind"] != "LeaderWorkerSet":
         return
-    of = spec.get("leaderWorkerTemplate") or {}
+    group = spec.get("leaderWorkerTemplate") or {}
     for each in (spec.get("replicas"), spec.get("parallelism"), spec.get("maxReplicas")):
         yield each or 0
-    yield of.get("size") or 0
+    yield group.get("size") or 0
 
 
 def stage_of(manifest: Json) -> CreationStage:
@@ -417,10 +417,10 @@ def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
     if manifest["kind"] == "Pod" and not is_custom(manifest):
         yield "", 1, manifest
     elif manifest["kind"] == "LeaderWorkerSet":
-        groups, of = _number(spec, "replicas"), spec.get("leaderWorkerTemplate") or {}
-        worker = of.get("workerTemplate") or {}
-        yield " leaders", groups, of.get("leaderTemplate") or worker
-        yield " workers", groups * (_number(of, "size") - 1), worker
+        groups, group = _number(spec, "replicas"), spec.get("leaderWorkerTemplate") or {}
+        worker = group.get("workerTemplate") or {}
+        yield " leaders", groups, group.get("leaderTemplate") or worker
+        yield " workers", groups * (_number(group, "size") - 1), worker
     elif _makes_jobs(manifest):
         job, jobs = spec["jobTargetRef"], spec.get("minReplicaCount") or 0
         yield "", jobs * _number(job, "parallelism"), job["template"]
@@ -465,8 +465,8 @@ def _scaled(manifest: Json) -> tuple[str, dict[str, int]] | None:
     """Return which object an autoscaler scales, and what of its spec it sets at most; None for
     other objects. A ScaledJob makes Jobs of its own."""
     spec = manifest.get("spec") or {}
-    of = spec.get("scaleTargetRef") or {}
-    name = f"{of.get('kind') or 'Deployment'}/{of.get('name')}"
+    scaled = spec.get("scaleTargetRef") or {}
+    name = f"{scaled.get('kind') or 'Deployment'}/{scaled.get('name')}"
     if manifest["kind"] == "HorizontalPodAutoscaler":
         return name, {"replicas": spec.get("maxReplicas") or 0}
     if group_of(manifest) != KEDA:

@@ -400,7 +400,7 @@ def check_digests(pods: tuple[PodPlan, ...], custom: Sequence[str]) -> None:
     the images named by custom resources."""
     used = dict.fromkeys(custom, "custom resource")
     used |= {name: f"pod {pod.name}" for pod in reversed(pods) for name in pod.image_names}
-    unpinned = [f"{name} ({of})" for name, of in sorted(used.items()) if not is_pinned(name)]
+    unpinned = [f"{name} ({users})" for name, users in sorted(used.items()) if not is_pinned(name)]
     if unpinned:
         raise ConfigError(
             f"deployment.require_digests: {', '.join(unpinned)} without a digest; expected "

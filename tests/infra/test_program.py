@@ -251,9 +251,9 @@ def test_plain_pulumi_warns_and_shows_summary(
     environ: dict[str, str], is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warned: list[str] = []
-    told: list[str] = []
+    lines: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", warned.append)
-    monkeypatch.setattr(pulumi.log, "info", told.append)
+    monkeypatch.setattr(pulumi.log, "info", lines.append)
     for name in ("KUBECONFIG", HOLDER):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -261,8 +261,8 @@ def test_plain_pulumi_warns_and_shows_summary(
     recorded()
     assert bool(warned) == is_warned
     assert all("kubeconfig<number>" in line for line in warned)
-    assert len(told) == (HOLDER not in environ)
-    assert all(" pods, " in line and "removes itself" in line for line in told)
+    assert len(lines) == (HOLDER not in environ)
+    assert all(" pods, " in line and "removes itself" in line for line in lines)
 
 
 def test_existing_volumes_are_mounted_into_the_target() -> None:

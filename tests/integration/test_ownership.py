@@ -105,9 +105,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "NOTICE_S", 0.0)
 
 
-async def _claim(api: OneLease, me: Holder, notes: list[str], **how: bool) -> None:
+async def _claim(api: OneLease, me: Holder, notes: list[str], **options: bool) -> None:
     await claim(
-        api.typed, "s", "n", me=me, say=notes.append, **{"is_own": False, "take_over": False, **how}
+        api.typed,
+        "s",
+        "n",
+        me=me,
+        say=notes.append,
+        **{"is_own": False, "take_over": False, **options},
     )
 
 
@@ -174,8 +179,8 @@ async def test_takeover_names_both_owners() -> None:
     loss = await keeper.taken()
     assert str(loss).startswith("stack s was taken over by bob@laptop (process 7) at ")
     assert not loss.is_in_use
-    (told,) = notes
-    assert told.startswith("taking over: alice@build (process 42) works on stack s")
+    (note,) = notes
+    assert note.startswith("taking over: alice@build (process 42) works on stack s")
     await keeper.close(is_kept=True)
     assert api.holder == BOB.identity
 
@@ -235,10 +240,10 @@ async def test_new_root_has_time_to_create_its_lease(monkeypatch: pytest.MonkeyP
     api, reads = OneLease(), list[str]()
     lease, api.is_there = api.get, False
 
-    async def get(path: str, **how: str) -> dict[str, Any]:
+    async def get(path: str, **options: str) -> dict[str, Any]:
         reads.append(path)
         api.is_there = len(reads) > 2
-        return await lease(path, **how)
+        return await lease(path, **options)
 
     api.get = get  # type: ignore[method-assign]
     new = "2100-01-01T00:00:00Z"

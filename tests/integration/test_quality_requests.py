@@ -123,10 +123,10 @@ async def test_questions_keep_to_the_concurrency_of_the_load(tmp_path: Path) -> 
 
 async def test_tools_and_calls_go_through(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
-    asked: list[Any] = []
+    tools: list[Any] = []
 
     async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        asked.append(body["tools"])
+        tools.append(body["tools"])
         call = {"id": "1", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
         return 200, chat("", tool_calls=[call])
 
@@ -139,24 +139,24 @@ async def test_tools_and_calls_go_through(tmp_path: Path) -> None:
     }
     async with serving(reply) as url:
         result, _ = await measure_quality(config(url, gate(tmp_path, question)), "run")
-    assert asked == [[tool]]
+    assert tools == [[tool]]
     assert result.right == 1
 
 
 async def test_question_tools_are_converted_to_the_api(tmp_path: Path) -> None:
     function = {"name": "add", "parameters": {"type": "object"}}
     question = SUM | {"tools": [{"type": "function", "function": function}]}
-    asked: list[Any] = []
+    tools: list[Any] = []
 
     async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        asked.append(body["tools"])
+        tools.append(body["tools"])
         return 200, {"content": [{"type": "text", "text": "4"}], "output": []}
 
     async with serving(reply) as url:
         for api in ("responses", "messages"):
             benchmark = config(url, gate(tmp_path, question), endpoint={"type": api})
             await measure_quality(benchmark, "run")
-    assert asked == [
+    assert tools == [
         [{"type": "function", **function}],
         [{"name": "add", "input_schema": {"type": "object"}}],
     ]

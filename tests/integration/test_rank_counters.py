@@ -94,8 +94,8 @@ def test_counted_bytes_agree_with_those_sent(tmp_path: Path) -> None:
             command(0, SENDER, port), capture_output=True, text=True, timeout=LONGEST_S, check=False
         )
         assert sender.returncode == 0, sender.stderr
-        said, _ = receiver.communicate(timeout=LONGEST_S)
-    counted: list[dict[str, int]] = [json.loads(sender.stdout), json.loads(said)]
+        output, _ = receiver.communicate(timeout=LONGEST_S)
+    counted: list[dict[str, int]] = [json.loads(sender.stdout), json.loads(output)]
     assert min(counted[0]["tx_bytes"], counted[1]["rx_bytes"]) >= SENT
     witnesses = tuple(
         fake.witness(rank, interface_rx_bytes=each["rx_bytes"], interface_tx_bytes=each["tx_bytes"])

@@ -299,9 +299,9 @@ def test_refusal_quotes_the_store_without_the_key(
         with pytest.raises(EnvironmentProblem) as refused:
             uploads.upload(*results, s3, into="run", environ=ENVIRON)
     assert "SignatureDoesNotMatch: The signature does not match." in str(refused.value)
-    told = [str(refused.value), str(refused.value.__cause__), caplog.text]
+    texts = [str(refused.value), str(refused.value.__cause__), caplog.text]
     for secret in ENVIRON.values():
-        assert not any(secret in text for text in told)
+        assert not any(secret in text for text in texts)
 
 
 @pytest.fixture

@@ -199,9 +199,9 @@ async def test_response_before_several_forks_is_read_once(
     )
     reads = list[bytes]()
 
-    def read(data: bytes, **how: Any) -> Reply:
+    def read(data: bytes, **options: Any) -> Reply:
         reads.append(data)
-        return reply_of(data, **how)
+        return reply_of(data, **options)
 
     monkeypatch.setattr(worker, "reply_of", read)
     trace = dataset(tmp_path, "dag_jsonl", *lines)

@@ -142,13 +142,13 @@ async def test_only_failing_names_are_looked_up_again(
         (cast("InferenceClient", SimpleNamespace(addresses=addresses)), each)
         for addresses, each in zip((fine, failing), settings, strict=True)
     ]
-    asked: list[BenchmarkConfig] = []
+    configs: list[BenchmarkConfig] = []
     looks: list[None] = []
     has_ended = asyncio.Event()
 
-    async def look_up(asked_for: BenchmarkConfig) -> tuple[SocketAddress, ...]:
-        asked.append(asked_for)
-        if len(asked) == 1:
+    async def look_up(failing_config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
+        configs.append(failing_config)
+        if len(configs) == 1:
             raise ConfigError("no such name")
         return at("10.0.0.2")
 
@@ -163,7 +163,7 @@ async def test_only_failing_names_are_looked_up_again(
     await has_ended.wait()
     following.cancel()
     await asyncio.wait([following])
-    assert asked == [settings[1]] * 2
+    assert configs == [settings[1]] * 2
     assert [each.name for each in failing.in_use] == ["10.0.0.2"]
     assert [each.name for each in fine.in_use] == ["10.0.0.1"]
     assert [record.getMessage() for record in caplog.records] == [

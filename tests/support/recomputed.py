@@ -72,7 +72,7 @@ def _values_of(row: Row) -> Values:
     inputs, outputs = known("input_tokens"), known("output_tokens")
     thought, hidden = max(0, row["reasoning_tokens"]), row["hidden_tokens"]
     shown = None if outputs is None else outputs - hidden
-    asked = float(row["requested_tokens"]) if row["requested_tokens"] > 0 else None
+    requested = float(row["requested_tokens"]) if row["requested_tokens"] > 0 else None
     prompt, completion = known("usage_prompt_tokens"), known("usage_completion_tokens")
     decode = None if latency is None or ttft is None else latency - ttft
     first = row["first_output_wall_ns" if hidden else "first_token_wall_ns"]
@@ -124,10 +124,10 @@ def _values_of(row: Row) -> Values:
         "usage_total_tokens": None if prompt is None or completion is None else prompt + completion,
         "usage_prompt_tokens_diff_pct": off(inputs, prompt),
         "usage_completion_tokens_diff_pct": off(outputs, completion),
-        "requested_osl": asked,
+        "requested_osl": requested,
         "osl_mismatch_diff_pct": None
-        if asked is None or outputs is None
-        else (outputs - asked) / asked * 100,
+        if requested is None or outputs is None
+        else (outputs - requested) / requested * 100,
         "schedule_lag": ms("due_wall_ns", "start_wall_ns"),
         "receive_lag": row["receive_lag_ns"] / 1e6,
         "stamp_uncertainty": row[uncertain] / 1e6,
@@ -256,12 +256,14 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
     if inputs is not None and outputs is not None:
         found["total_token_throughput"] = (inputs + outputs) / seconds
     pairs = [values_of(row) for row in done]
-    asked = [each for each in pairs if {"requested_osl", "output_sequence_length"} <= each.keys()]
-    if asked:
+    with_lengths = [
+        each for each in pairs if {"requested_osl", "output_sequence_length"} <= each.keys()
+    ]
+    if with_lengths:
         found["osl_mismatch_count"] = sum(
             abs(each["output_sequence_length"] - each["requested_osl"])
             > min(0.05 * each["requested_osl"], 50)
-            for each in asked
+            for each in with_lengths
         )
     if "total_usage_prompt_tokens" in found or "total_usage_completion_tokens" in found:
         found["usage_discrepancy_count"] = sum(

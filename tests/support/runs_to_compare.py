@@ -44,8 +44,8 @@ def measured(run_id: str, values: dict[RowKey, RunValue], **keys: Any) -> Measur
 def side(name: str, values: Sequence[float], key: RowKey = P50, **keys: Any) -> list[MeasuredRun]:
     """Return one run for each value."""
     return [
-        measured(f"{name}{place}", {key: RunValue(value, 10_000)}, **keys)
-        for place, value in enumerate(values)
+        measured(f"{name}{index}", {key: RunValue(value, 10_000)}, **keys)
+        for index, value in enumerate(values)
     ]
 
 

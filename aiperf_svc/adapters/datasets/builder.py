@@ -90,8 +90,8 @@ async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
         step = have * 20 // total if total else have // (64 * 2**20)
         if step != shown:
             shown = step
-            of = f" of {total / 2**20:,.0f}" if total else ""
-            progress(f"downloading {url}: {have / 2**20:,.0f}{of} MiB")
+            total_text = f" of {total / 2**20:,.0f}" if total else ""
+            progress(f"downloading {url}: {have / 2**20:,.0f}{total_text} MiB")
 
     result = await downloads.download(
         url,

@@ -85,10 +85,10 @@ class QuotaProbe:
     def stopped_ns(self, elapsed_ns: int) -> int:
         """Return the throttled time since the probe was created, including the time since the last
         call, `elapsed_ns` ago."""
-        for place, cgroup in enumerate(self._cgroups):
-            before, after = self._known[place], _cpu_time_of(cgroup)
-            self._known[place] = after
-            self._stopped_ns[place] += elapsed_ns * stopped_share(
+        for index, cgroup in enumerate(self._cgroups):
+            before, after = self._known[index], _cpu_time_of(cgroup)
+            self._known[index] = after
+            self._stopped_ns[index] += elapsed_ns * stopped_share(
                 throttled_ns=after.throttled_ns - before.throttled_ns,
                 used_ns=after.used_ns - before.used_ns,
                 length_ns=elapsed_ns,

@@ -102,12 +102,12 @@ class TreeEntry(Entry):
         self.plans = tuple(turn.plan or PlannedRequest() for turn in conversation.turns)
         self.first_of_stream: dict[int, int] = {}
         """First request of each stream, which determines the stream's id."""
-        for place, plan in enumerate(self.plans):
-            self.first_of_stream.setdefault(plan.stream, place)
+        for index, plan in enumerate(self.plans):
+            self.first_of_stream.setdefault(plan.stream, index)
         self.live: dict[int, list[int]] = {}
         """Positions in `conversation.live` of the response of each request."""
-        for place, each in enumerate(conversation.live):
-            self.live.setdefault(each.request, []).append(place)
+        for index, each in enumerate(conversation.live):
+            self.live.setdefault(each.request, []).append(index)
 
     def prepare_request(
         self,

@@ -132,10 +132,13 @@ def combinations(summary: ExperimentSummary) -> list[Block]:
     metrics = words.shown_metrics(summary, summary.headline[:SHOWN_METRICS])
     optimal, on_front = words.optimal(summary, "★")
     rows = []
-    for of in summary.combinations:
-        texts = [*words.parameter_texts(summary, of.parameters), words.runs_text(of)]
-        texts.append("★" if any(of is each for each in optimal) else "")
-        texts += [words.mean_text(of.values.get(each.key), each.per) for each in metrics]
+    for combination in summary.combinations:
+        texts = [
+            *words.parameter_texts(summary, combination.parameters),
+            words.runs_text(combination),
+        ]
+        texts.append("★" if any(combination is each for each in optimal) else "")
+        texts += [words.mean_text(combination.values.get(each.key), each.per) for each in metrics]
         rows.append(Row(list(map(Cell, texts))))
     interval = "half of its 95% confidence interval, in per cent of the mean"
     notes = [f"n: number of trials in the mean. ±: {interval}."]

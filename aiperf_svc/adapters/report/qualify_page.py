@@ -78,9 +78,9 @@ def _nodes(found: Qualification) -> Table:
     head.append(Cell("Why", "text"))
     rows = []
     for node in found.nodes:
-        of = {each.check: each for each in node.checks}
+        by_check = {each.check: each for each in node.checks}
         cells = [name_cell(node.node), Cell(node.verdict.value, "state")]
-        cells += [number_cell(of[info.check].value, per=per) for info, per, _ in infos]
+        cells += [number_cell(by_check[info.check].value, per=per) for info, per, _ in infos]
         cells.append(Cell("; ".join(filter(None, map(why, node.checks))), "wide"))
         rows.append(Row(cells, TONES.get(node.verdict, "")))
     return table(head, rows)

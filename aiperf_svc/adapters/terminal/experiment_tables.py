@@ -131,14 +131,14 @@ def combinations_table(summary: ExperimentSummary, width: int) -> Table:
     optimal, _ = words.optimal(summary, "*")
     rows = [
         (
-            *words.parameter_texts(summary, of.parameters),
-            Text(words.runs_text(of), "yellow" if of.left_out else ""),
-            *(words.mean_text(of.values.get(each.key), each.per) for each in metrics),
-            "*" if any(of is each for each in optimal) else "",
+            *words.parameter_texts(summary, combination.parameters),
+            Text(words.runs_text(combination), "yellow" if combination.left_out else ""),
+            *(words.mean_text(combination.values.get(each.key), each.per) for each in metrics),
+            "*" if any(combination is each for each in optimal) else "",
         )
-        for of in summary.combinations
+        for combination in summary.combinations
     ]
-    texts = {place for place, each in enumerate(summary.parameters) if not each.is_number}
+    texts = {index for index, each in enumerate(summary.parameters) if not each.is_number}
     table = text_table((*names, "n", *map(_head, metrics), ""), rows, texts=texts)
     for column in table.columns[len(names) + 1 : -1]:
         column.max_width = MEAN_WIDTH - 2

@@ -71,8 +71,8 @@ def joint_tables(joint: Joint, width: int) -> list[Table]:
     found = [row.shown for row in rows(joint, is_short=True)]
     names, units = [one_line(row.name) for row in found], [one_line(row.unit) for row in found]
     columns = [
-        (one_line(member.name), [number(row.values[place]) for row in found])
-        for place, member in enumerate(joint.members)
+        (one_line(member.name), [number(row.values[index]) for row in found])
+        for index, member in enumerate(joint.members)
     ]
     if joint.total:
         columns.append(("total", [number(row.total) for row in found]))

@@ -227,7 +227,7 @@ def _objective(each: LiveObjective) -> Text:
 
 def _numbers(status: Status, width: int) -> RenderableType:
     """Return the counts and times of the load, in columns."""
-    of = f" of {status.requested_requests:,}" if status.requested_requests else ""
+    total = f" of {status.requested_requests:,}" if status.requested_requests else ""
     errors = Text(f"{status.errored:,}", style="bold red" if status.errored else "")
     workers = f"{status.workers:,}"
     if status.workers_lost:
@@ -235,7 +235,7 @@ def _numbers(status: Status, width: int) -> RenderableType:
     is_streaming = status.ttft_p50_ms is not None
     columns: tuple[tuple[tuple[str, str | Text], tuple[str, str | Text]], ...] = (
         (
-            ("requests", f"{status.completed:,}{of}"),
+            ("requests", f"{status.completed:,}{total}"),
             ("latency p50", milliseconds(status.latency_p50_ms)),
         ),
         (

@@ -108,9 +108,9 @@ def position(experiment: ExperimentStatus) -> str:
     """Describe the current trial, `trial 3 of 12`; if several run, the number of finished ones."""
     if not experiment.number and experiment.total:
         return f"{experiment.ended:,} of {experiment.total:,} trials"
-    of = f" of {experiment.total:,}" if experiment.total else ""
+    total = f" of {experiment.total:,}" if experiment.total else ""
     again = f", attempt {experiment.attempt}" if experiment.attempt > 1 else ""
-    return f"trial {experiment.number:,}{of}{again}"
+    return f"trial {experiment.number:,}{total}{again}"
 
 
 def trial_line(row: ShownTrial) -> str:

@@ -445,11 +445,11 @@ def _within(values: Sequence[RunValue]) -> Estimate | None:
 
 def corrected(rows: Sequence[ComparisonRow], tolerance: float) -> list[ComparisonRow]:
     """Correct the rows for the number of gating rows, and judge them."""
-    gating = [place for place, row in enumerate(rows) if row.gates and row.adjusted_p is not None]
+    gating = [index for index, row in enumerate(rows) if row.gates and row.adjusted_p is not None]
     found = list(rows)
-    for place, p in zip(gating, holm([rows[place].p or 0.0 for place in gating]), strict=True):
-        row = replace(rows[place], adjusted_p=p)
-        found[place] = replace(row, word=_judge_row(row, tolerance))
+    for index, p in zip(gating, holm([rows[index].p or 0.0 for index in gating]), strict=True):
+        row = replace(rows[index], adjusted_p=p)
+        found[index] = replace(row, word=_judge_row(row, tolerance))
     return found
 
 

@@ -100,7 +100,7 @@ def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> Hi
         info=info,
         tolerance=tolerance,
         runs=tuple(
-            _run(run, used[place - 1] if place else run, key) for place, run in enumerate(used)
+            _run(run, used[index - 1] if index else run, key) for index, run in enumerate(used)
         ),
         levels=tuple(levels),
         changes=tuple(changes),

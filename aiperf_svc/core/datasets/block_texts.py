@@ -172,7 +172,7 @@ def drawn_words(key: int, names: NDArray[np.uint64], count: int) -> NDArray[np.i
 def _fillings(costs: NDArray[np.int64]) -> list[tuple[int, ...] | None]:
     """Return for each number of tokens the words that add up to it; None if no words
     do."""
-    word_of = {int(cost): place for place, cost in enumerate(costs)}
+    word_of = {int(cost): index for index, cost in enumerate(costs)}
     fillings: list[tuple[int, ...] | None] = [()]
     for size in range(1, _FILL_COSTS * int(costs.max()) + 1):
         found = None

@@ -164,8 +164,8 @@ def time_problem(name: str, value: float) -> str:
 
 def message_problem(messages: Sequence[Any]) -> str:
     """Return the problem of messages of the chat API; empty if there is none."""
-    for place, message in enumerate(messages):
-        name = f"messages[{place}]"
+    for index, message in enumerate(messages):
+        name = f"messages[{index}]"
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             return f"`{name}` has no `role`"
         role = message["role"]

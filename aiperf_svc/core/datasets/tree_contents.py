@@ -358,10 +358,10 @@ class _TreeContent:
         system = self._contents.system_of(request)
         tokens = self._tokens_of(system) if system else 0
         runs = _runs(request.messages)
-        for place, run in enumerate(runs):
-            first, before = run[0], runs[place - 1][0] if place else None
+        for index, run in enumerate(runs):
+            first, before = run[0], runs[index - 1][0] if index else None
             if isinstance(first, ResponseOf):
-                following = runs[place + 1] if place + 1 < len(runs) else []
+                following = runs[index + 1] if index + 1 < len(runs) else []
                 results = [
                     self._contents.encoded_result(each)
                     for each in following

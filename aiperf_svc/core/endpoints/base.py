@@ -366,8 +366,12 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         add_reasoning_tokens(delta, stated, usage.total_tokens)
     metrics = None if ending.metrics is None else _in_form(ServerMetrics, ending.metrics)
     if metrics is not None and metrics.speculative_decoding is not None:
-        of = metrics.speculative_decoding
-        counts = (of.num_spec_steps, of.num_draft_tokens, of.num_accepted_draft_tokens)
+        decoding = metrics.speculative_decoding
+        counts = (
+            decoding.num_spec_steps,
+            decoding.num_draft_tokens,
+            decoding.num_accepted_draft_tokens,
+        )
         delta.drafts = Drafts(*map(count_of, counts))
     timings = None if ending.timings is None else _in_form(Timings, ending.timings)
     if timings is not None and timings.draft_n is not None:

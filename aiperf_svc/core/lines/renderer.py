@@ -240,9 +240,9 @@ def _values(rows: Rows) -> NDArray[np.float64]:
     """Return all metrics of all rows, NaN if a line omits one; shape (metrics, rows)."""
     columns = columns_for_formulas(rows)
     values = np.empty((len(_METRICS), len(rows)))
-    for place, metric in enumerate(_METRICS):
+    for index, metric in enumerate(_METRICS):
         assert metric.compute is not None
-        values[place] = metric.compute(columns)
+        values[index] = metric.compute(columns)
     incomplete = rows["outcome"] != Outcome.COMPLETED
     if incomplete.any():
         values[np.ix_(~_COVERS_ALL_SENT, incomplete)] = np.nan
@@ -256,10 +256,10 @@ def _alike(has: NDArray[np.bool_], whose: NDArray[Any]) -> Sequence[Sequence[int
     if (has == has[:, :1]).all() and (whose == whose[:1]).all():
         return [range(len(whose))] if len(whose) else []
     places: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
-    for place, (bits, its) in enumerate(
+    for index, (bits, its) in enumerate(
         zip(np.packbits(has, axis=0).T, whose.tolist(), strict=True)
     ):
-        places[bits.tobytes(), its].append(place)
+        places[bits.tobytes(), its].append(index)
     return list(places.values())
 
 

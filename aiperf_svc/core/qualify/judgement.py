@@ -223,9 +223,9 @@ class Judgement:
             if (path := each.nodes) in values:
                 rounds[each.round][path[0], path[1]] = values[path[0], path[1]]
         return {
-            path: value / (median(of.values()) or 1.0)
-            for of in rounds.values()
-            for path, value in of.items()
+            path: value / (median(trials.values()) or 1.0)
+            for trials in rounds.values()
+            for path, value in trials.items()
         }
 
     def _again(self, check: CheckInfo, nodes: tuple[str, ...]) -> Again | None:
@@ -436,10 +436,10 @@ class Judgement:
         ]
 
     def _all_result(self, check: CheckInfo) -> CheckResult:
-        of = self._of(check.stage)
-        values = [each.values[check.check] for each in of if check.check in each.values]
+        trials = self._of(check.stage)
+        values = [each.values[check.check] for each in trials if check.check in each.values]
         if not values:
-            problems = [each.problem for each in of if each.problem]
+            problems = [each.problem for each in trials if each.problem]
             if {*self.nodes} == {*self.failed_nodes(check.stage)}:
                 problems.append("no node has passed all stages before it")
             return _not_measured(check, problems[0] if problems else "not measured")

@@ -69,7 +69,9 @@ def measurements_of(
         Measurement(
             stage=str(parameters.get(STAGE, "")),
             nodes=nodes,
-            values={} if problems else {check: fmean(of) for check, of in values.items()},
+            values={}
+            if problems
+            else {check: fmean(measured) for check, measured in values.items()},
             problem="; ".join(problems),
             round=0 if is_repeat else int(parameters.get(ROUND) or 0),
             is_repeat=is_repeat,

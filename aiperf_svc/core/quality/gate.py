@@ -96,15 +96,15 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> list[str]:
         """Notes for readers of the answers."""
-        asked = count(self.questions, "question")
-        of = f"{asked} of {self.file} at concurrency {self.concurrency:,}"
+        questions = count(self.questions, "question")
+        total = f"{questions} of {self.file} at concurrency {self.concurrency:,}"
         counts = (
             (self.failed, "without an answer, which count as wrong"),
             (self.cut, "cut by max_tokens"),
             (self.without_text, "of reasoning alone"),
             (self.without_tokens, "without the log probabilities that quality.logprobs asks for"),
         )
-        found = [of, *(f"{number:,} {text}" for number, text in counts if number)]
+        found = [total, *(f"{number:,} {text}" for number, text in counts if number)]
         if self.self_agreement is not None:
             found.append(f"{self.self_agreement:.1%} of the questions had equal answers each time")
         if self.self_tokens is not None:

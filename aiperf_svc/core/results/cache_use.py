@@ -49,15 +49,15 @@ def _add_run(rows: PhaseRows, by_turn: Counts) -> Counts:
             continue
         prompt = done["usage_prompt_tokens"][is_known].astype(np.float64)
         cached, turns = cached[is_known], turns[is_known]
-        for place, weights in enumerate((None, prompt, cached), start=1):
-            by_turn[place] += np.bincount(turns, weights, MOST_TURNS)
+        for index, weights in enumerate((None, prompt, cached), start=1):
+            by_turn[index] += np.bincount(turns, weights, MOST_TURNS)
         sessions = done["index"][is_known].astype(np.int64)
         missing = int(sessions.max()) + 1 - by_session.shape[1]
         if missing > 0:
             by_session = np.pad(by_session, ((0, 0), (0, missing + by_session.shape[1])))
-        for place, weights in enumerate((prompt, cached)):
+        for index, weights in enumerate((prompt, cached)):
             found = np.bincount(sessions, weights)
-            by_session[place, : len(found)] += found
+            by_session[index, : len(found)] += found
     return by_session[:, by_session[0] > 0]
 
 

@@ -91,9 +91,9 @@ def _argument_facts(text: str) -> dict[str, str]:
     except ValueError:
         return {}
     values: dict[str, str] = {}
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         flag, separator, value = argument.partition("=")
-        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        following = arguments[index + 1] if index + 1 < len(arguments) else ""
         stated = value if separator else following
         # Pods may have different commands.
         values[flag] = stated if values.get(flag, stated) == stated else ""

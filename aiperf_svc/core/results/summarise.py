@@ -170,10 +170,10 @@ def _scaling(
     clocks: ClockMap,
     window: LoadWindow,
     context: FinishedRun,
-    asked_s: tuple[float, ...],
+    requested_s: tuple[float, ...],
 ) -> ScalingResult | None:
     """Return how the server's replicas followed the load; None if the run did not watch them.
-    `asked_s` are the times at which events requested another number of replicas."""
+    `requested_s` are the times at which events requested another number of replicas."""
     if context.scaling is None:
         return None
     end_s = (window.sent_until_ns - window.begin_ns) / 1e9
@@ -181,7 +181,7 @@ def _scaling(
         begin_ns=window.begin_ns,
         changes=load_changes(context.config.load, end_s),
         end_s=end_s,
-        asked_s=asked_s,
+        requested_s=requested_s,
     )
     recovered, limit = slo.recovery(rows, clocks, window, context.config.slo)
     return scaling_of(context.scaling, load, recovered, limit=limit)

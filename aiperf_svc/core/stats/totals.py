@@ -83,8 +83,8 @@ class Totals(msgspec.Struct):
     """Completed requests with a known output length and a known requested one."""
     osl_off: int = 0
     """Part of these with an OSL mismatch beyond a tokenizer's rounding."""
-    osl_asked: float = 0.0
-    osl_made: float = 0.0
+    osl_requested: float = 0.0
+    osl_generated: float = 0.0
     """Requested and generated output tokens of these requests."""
     finish_reasons: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(len(FinishReason), dtype=np.int64)
@@ -250,8 +250,8 @@ def _add_lengths(totals: Totals, done: Chunk) -> None:
     )
     totals.osl_known += len(requested)
     totals.osl_off += _count(is_off & (np.abs(generated - requested) > OSL_ROUNDING_TOKENS))
-    totals.osl_asked += float(requested.sum())
-    totals.osl_made += float(generated.sum())
+    totals.osl_requested += float(requested.sum())
+    totals.osl_generated += float(generated.sum())
 
 
 def _add_streamed(totals: Totals, done: Chunk) -> None:

@@ -133,7 +133,7 @@ def _output_length(e: Evidence) -> Reason | None:
     totals = e.totals
     if not totals.osl_known or not e.is_length_forced:
         return None
-    ratio = totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0
+    ratio = totals.osl_generated / totals.osl_requested if totals.osl_requested else 1.0
     return graded(
         "output_length",
         totals.osl_off / totals.osl_known,

@@ -300,13 +300,13 @@ def _output_tokens(e: Evidence) -> Reason | None:
 
 def _asked_input_tokens(e: Evidence) -> Reason | None:
     """Judge the server's counts of prompts that were not counted by a client-side tokenizer."""
-    usual, stated = e.asked_input_tokens, e.stated_input_tokens
+    usual, stated = e.requested_input_tokens, e.stated_input_tokens
     if not usual or not stated:
         return None
-    apart, is_longer = 0.0, 0 < e.longest_input_tokens < stated - e.asked_tolerance
+    apart, is_longer = 0.0, 0 < e.longest_input_tokens < stated - e.requested_tolerance
     if is_longer:
         apart = 1.0 - e.longest_input_tokens / stated
-    elif stated < usual - e.asked_tolerance:
+    elif stated < usual - e.requested_tolerance:
         apart = 1.0 - stated / usual
     why = "it has another tokenizer, or adds a prompt of its own" if is_longer else "it cut them"
     return graded(

@@ -72,8 +72,8 @@ def shape_title(shapes: Sequence[Shape], number: int) -> str:
 
 def shape_name(shapes: Sequence[Shape], number: int) -> str:
     """Return the number and parameters of a shape: `shape 2 of 3 (workers.max=2)`."""
-    of = describe(shapes[number - 1].parameters)
-    return f"shape {number} of {len(shapes)}" + (f" ({of})" if of else "")
+    parameters = describe(shapes[number - 1].parameters)
+    return f"shape {number} of {len(shapes)}" + (f" ({parameters})" if parameters else "")
 
 
 def as_json(

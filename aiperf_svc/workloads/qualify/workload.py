@@ -266,12 +266,12 @@ class Qualify(ToolWorkload[QualifySpec]):
         finished = {row.number for row in ended}
         found = set[int]()
         for stage in rules.stages:
-            of = [each for each in trials if each.parameters[STAGE] == stage.name]
-            before = {each.number for each in trials if each.number < of[0].number}
+            stage_trials = [each for each in trials if each.parameters[STAGE] == stage.name]
+            before = {each.number for each in trials if each.number < stage_trials[0].number}
             if before <= finished | found and lacks_nodes(stage, judgement):
-                found |= {each.number for each in of} - finished
-            again = {each.number for each in of if each.parameters[ROUND] == SUSPECTS}
-            has_ended = finished.issuperset({each.number for each in of} - again)
+                found |= {each.number for each in stage_trials} - finished
+            again = {each.number for each in stage_trials if each.parameters[ROUND] == SUSPECTS}
+            has_ended = finished.issuperset({each.number for each in stage_trials} - again)
             if has_ended and not (is_local and judgement.suspects(stage)):
                 found |= again - finished
         return frozenset(found)

@@ -158,8 +158,8 @@ def test_provider_reports_mistakes_without_a_traceback(stack: Stack) -> None:
     assert ended.code != 0
     words = ended.out + ended.errors
     # Once while it goes on and once in the end.
-    (said,) = set(re.findall("resource 'load' has a problem: (.*)\n", words))
-    assert said.startswith("load: config: worker: unknown key")
-    assert said.endswith("did you mean workers?")
+    (problem,) = set(re.findall("resource 'load' has a problem: (.*)\n", words))
+    assert problem.startswith("load: config: worker: unknown key")
+    assert problem.endswith("did you mean workers?")
     # The SDK of the program has a traceback of its own.
     assert "aiperf_svc/stack" not in words

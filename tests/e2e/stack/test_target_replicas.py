@@ -53,8 +53,8 @@ def test_servers_refusing_forced_lengths_get_unforced_requests(
     measured: tuple[set[str], dict[str, Any]],
 ) -> None:
     _, summary = measured
-    asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
-    assert asked["finding"] == "refused"
-    assert "not permitted: ignore_eos, min_tokens" in asked["said"]
+    probe = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
+    assert probe["finding"] == "refused"
+    assert "not permitted: ignore_eos, min_tokens" in probe["said"]
     assert summary["request_count"]["avg"] >= USERS
     assert "error_request_count" not in summary or not summary["error_request_count"]["avg"]

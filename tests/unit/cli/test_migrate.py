@@ -254,5 +254,5 @@ def test_several_urls_become_repeated_flags() -> None:
 def test_rate_based_load_gets_no_default_concurrency(load: str) -> None:
     migration = moved(f"aiperf profile --model m --url h:1 {load} --benchmark-duration 60")
     assert "--concurrency" not in migration.arguments
-    says = [note for note in migration.notes if note.startswith("--request-rate-series")]
-    assert len(says) == ("series" in load)
+    notes = [note for note in migration.notes if note.startswith("--request-rate-series")]
+    assert len(notes) == ("series" in load)

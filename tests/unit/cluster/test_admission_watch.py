@@ -305,14 +305,14 @@ def going_pod(*finalizers: str) -> ObjectRef:
 async def test_pods_that_kueue_holds_are_released(
     finalizers: tuple[str, ...], deleted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster, asked = FakeCluster({}), list[str]()
+    cluster, requested = FakeCluster({}), list[str]()
 
-    async def delete(path: str, **how: Any) -> None:
-        asked.append(path)
+    async def delete(path: str, **options: Any) -> None:
+        requested.append(path)
 
     monkeypatch.setattr(cluster, "delete", delete)
     await release_from_queue(cluster.typed, [going_pod(*finalizers)])
-    assert asked == deleted
+    assert requested == deleted
 
 
 def test_rights_of_a_queued_stack_have_its_workload() -> None:

@@ -185,9 +185,9 @@ async def test_stack_waits_until_others_leave_room() -> None:
     nodes = Nodes(looks=3)
     assert await nodes.checked(HOUR_NS) == FREE
     assert nodes.slept == 3
-    (told,) = nodes.told
-    assert told.state == "warning"
-    assert told.detail == "no room for target; waiting at most 1h for others to free it"
+    (report,) = nodes.told
+    assert report.state == "warning"
+    assert report.detail == "no room for target; waiting at most 1h for others to free it"
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,7 @@ class PodServer:
     def __init__(self, response: Exception | None = None, *removals: Exception) -> None:
         """Create the server. `removals` are its first responses to the deletion."""
         self.response, self.removals = response, list(removals)
-        self.asked = asyncio.Event()
+        self.was_requested = asyncio.Event()
         self.pods: list[str] = []
         self.deleted: list[str] = []
 
@@ -379,7 +379,7 @@ class PodServer:
         if self.response is DENIED:
             raise DENIED
         self.pods.append(f"{path}/{body['metadata']['name']}")
-        self.asked.set()
+        self.was_requested.set()
         if self.response:
             raise self.response
 
@@ -407,7 +407,7 @@ async def test_pod_without_creation_response_is_removed() -> None:
 async def test_pod_of_cancelled_check_is_removed() -> None:
     server = PodServer()
     trying = asyncio.create_task(run(server))
-    await server.asked.wait()
+    await server.was_requested.wait()
     trying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await trying

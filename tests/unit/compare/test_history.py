@@ -34,8 +34,8 @@ from tests.support.runs_to_compare import LATENCY, P50, SPEED, inference_run, me
 def series(values: list[float], **keys: object) -> list[MeasuredRun]:
     """Return one run per second with each value."""
     return [
-        measured(f"r{place}", {P50: RunValue(value, 100)}, start_wall_ns=place * 10**9, **keys)
-        for place, value in enumerate(values)
+        measured(f"r{index}", {P50: RunValue(value, 100)}, start_wall_ns=index * 10**9, **keys)
+        for index, value in enumerate(values)
     ]
 
 

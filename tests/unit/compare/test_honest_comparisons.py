@@ -48,9 +48,9 @@ def test_interval_within_runs_rarely_excludes_an_equal_system(
 ) -> None:
     due, times = systems[load]
     alarms = {P50: 0, P99: 0}
-    runs = [run_of(str(place), *each) for place, each in enumerate(zip(due, times, strict=True))]
-    for place, run in enumerate(runs):
-        for row in compared([runs[place - 1]], [run]).rows:
+    runs = [run_of(str(index), *each) for index, each in enumerate(zip(due, times, strict=True))]
+    for index, run in enumerate(runs):
+        for row in compared([runs[index - 1]], [run]).rows:
             assert row.low is not None
             assert row.high is not None
             assert row.low <= row.delta <= row.high
@@ -81,13 +81,13 @@ def _sides(
     return [
         [
             measured(
-                f"{name}{place}",
+                f"{name}{index}",
                 {
-                    key: RunValue(float(each[which] * speed[side, place]), REQUESTS)
+                    key: RunValue(float(each[which] * speed[side, index]), REQUESTS)
                     for key, each in values.items()
                 },
             )
-            for place, which in enumerate(drawn[side])
+            for index, which in enumerate(drawn[side])
         ]
         for side, name in enumerate("ab")
     ]

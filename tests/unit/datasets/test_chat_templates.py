@@ -119,9 +119,9 @@ def test_synthetic_prompts_have_their_lengths_inside_the_template(
     without = config(dataset=dataset | {"entries": 30}, tokenizer={"name": "tiny"})
     assert templated.template is not None
     built = assemble(with_it, synthetic_prompts(with_it, templated), Source("x"), templated)
-    asked = [entry.turns[0].input_tokens for entry in synthetic_prompts(without, templated)]
-    assert [entry.turns[0].input_tokens for entry in built.conversations] == asked
-    for entry, wanted in zip(built.conversations, asked, strict=True):
+    lengths = [entry.turns[0].input_tokens for entry in synthetic_prompts(without, templated)]
+    assert [entry.turns[0].input_tokens for entry in built.conversations] == lengths
+    for entry, wanted in zip(built.conversations, lengths, strict=True):
         messages = json.loads(entry.turns[0].messages)["messages"]
         assert templated.count(templated.template(messages)) == wanted
 

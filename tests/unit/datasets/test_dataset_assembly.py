@@ -306,13 +306,13 @@ def test_report_describes_the_dataset(config: Config, counter: LibraryTokenCount
 
 def test_report_describes_how_the_target_forces_lengths(config: Config) -> None:
     report = built(config(dataset=FILE), prompts(1)).report
-    asked = msgspec.structs.replace(
+    requested = msgspec.structs.replace(
         report, forced_output_length=ForcedLengthReport("refused", "ignore_eos?", 2)
     )
     expected = {
         "forced_output_length": {"finding": "refused", "said": "ignore_eos?", "requests": 2}
     }
-    assert as_shown(asked) == as_shown(report) | expected
+    assert as_shown(requested) == as_shown(report) | expected
 
 
 def test_the_hash_changes_with_any_request(config: Config) -> None:

@@ -99,8 +99,8 @@ def test_rows_without_ids_share_no_block(counter: LibraryTokenCounter) -> None:
     made_texts = texts(made([row(64)] * 50, counter))
     alike = [
         shared_tokens(counter, one, other)
-        for place, one in enumerate(made_texts)
-        for other in made_texts[:place]
+        for index, one in enumerate(made_texts)
+        for other in made_texts[:index]
     ]
     assert max(alike) < BLOCK
 

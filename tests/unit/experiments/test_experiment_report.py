@@ -35,14 +35,14 @@ def seven_by_two() -> list[TrialOutcome]:
     combinations = [(c, tokens) for c in (1, 2, 4, 8, 16, 32, 64) for tokens in (16, 64)]
     return [
         outcome(
-            repetition * len(combinations) + place,
+            repetition * len(combinations) + index,
             {"load.concurrency": concurrency, "dataset.output_tokens.mean": tokens},
             repetition=repetition + 1,
             throughput=float(concurrency * 1000 // tokens + repetition),
             ttft=20.0 + concurrency + repetition,
         )
         for repetition in range(3)
-        for place, (concurrency, tokens) in enumerate(combinations, 1)
+        for index, (concurrency, tokens) in enumerate(combinations, 1)
     ]
 
 

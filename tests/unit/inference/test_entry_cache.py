@@ -24,15 +24,15 @@ class Server:
 
     def __init__(self, *, is_streamed: bool = False, **options: Any) -> None:
         self.is_streamed = is_streamed
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         target = Target((), None, "", 0, 0, True, b"POST / HTTP/1.1\r\n")
-        self.cache = EntryCache(target, self.asked.append, **options)
+        self.cache = EntryCache(target, self.requested.append, **options)
 
     def respond_to_all(self, *, at_most: int = 100) -> int:
         """Respond until nothing is requested any more. Return the number of served blocks."""
         loaded = 0
-        while self.asked and loaded < at_most:
-            self.cache.put(block(self.asked.pop(0), is_streamed=self.is_streamed))
+        while self.requested and loaded < at_most:
+            self.cache.put(block(self.requested.pop(0), is_streamed=self.is_streamed))
             self.cache.fetch_what_fits()
             loaded += 1
         return loaded
@@ -116,7 +116,7 @@ def test_blocks_are_fetched_ahead_and_dropped_behind(small: Server) -> None:
 
 def test_credit_far_ahead_waits_once(small: Server) -> None:
     assert small.cache.find(int(Phase.PROFILING), FIRST[7]) is None
-    assert small.asked == [7]
+    assert small.requested == [7]
     assert small.respond_to_all() > 1
     for index in range(FIRST[7], ENTRIES):
         assert small.cache.find(int(Phase.PROFILING), index) is not None

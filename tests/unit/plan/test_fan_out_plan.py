@@ -37,9 +37,9 @@ def benchmark(experiment: dict[str, Any] | None = None, **target: Any) -> dict[s
     }
 
 
-def planned(data: dict[str, Any], **how: Any) -> StackPlan:
+def planned(data: dict[str, Any], **options: Any) -> StackPlan:
     config = parse_benchmark(data, "the test")
-    return to_plan(config, stack="bench", version="1.2.3", **how)
+    return to_plan(config, stack="bench", version="1.2.3", **options)
 
 
 def test_shapes_differing_in_arguments_share_a_job() -> None:

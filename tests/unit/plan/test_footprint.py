@@ -91,8 +91,8 @@ def test_footprint_includes_pods_that_autoscalers_add() -> None:
 
 def test_footprint_includes_groups_that_autoscalers_add() -> None:
     template = deployment("x")["spec"]["template"]
-    of = {"size": 4, "workerTemplate": template}
-    spec = {"replicas": 1, "leaderWorkerTemplate": of}
+    group = {"size": 4, "workerTemplate": template}
+    spec = {"replicas": 1, "leaderWorkerTemplate": group}
     version = "leaderworkerset.x-k8s.io/v1"
     groups = simple("LeaderWorkerSet", "lws", version, spec=spec)
     scaled = {"scaleTargetRef": {"kind": "LeaderWorkerSet", "name": "lws"}, "maxReplicas": 3}

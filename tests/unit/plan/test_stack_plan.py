@@ -139,9 +139,11 @@ def test_target_key_in_config_is_refused(endpoint: dict[str, Any], key: str) -> 
     ],
 )
 def test_results_token_without_tls_is_noted(results: dict[str, Any], is_clear: bool) -> None:
-    told = [note for note in to_plan(make_config(results=results)).notes if "in plain text" in note]
-    assert bool(told) == is_clear
-    assert not told or f"results by {results['expose']} without TLS" in told[0]
+    notes = [
+        note for note in to_plan(make_config(results=results)).notes if "in plain text" in note
+    ]
+    assert bool(notes) == is_clear
+    assert not notes or f"results by {results['expose']} without TLS" in notes[0]
 
 
 def test_unchecked_certificate_is_noted() -> None:
@@ -278,8 +280,8 @@ def test_strictest_fitting_pod_security_is_explained(
 ) -> None:
     plan = to_plan(make_config(**deployment))
     assert plan.pod_security == level
-    told = [note for note in plan.notes if note.startswith(f"Pod Security {level}")]
-    assert told == ([f"Pod Security {level}: {reason}"] if reason else [])
+    notes = [note for note in plan.notes if note.startswith(f"Pod Security {level}")]
+    assert notes == ([f"Pod Security {level}: {reason}"] if reason else [])
 
 
 def test_secrets_are_named_by_the_configurations_keys() -> None:
@@ -307,8 +309,8 @@ def test_only_results_pod_has_upload_keys(layout: str) -> None:
 def test_pods_of_several_shapes_share_upload_folder() -> None:
     config = make_config(s3={"url": "s3://results"})
     plan = to_plan(config, run=RunValues(upload_into="knee-20261123T012343Z-0123"))
-    told = {pod.name: pod.env.get("AIPERF_UPLOAD_INTO") for pod in plan.services}
-    assert set(told.values()) == {"knee-20261123T012343Z-0123"}
+    folders = {pod.name: pod.env.get("AIPERF_UPLOAD_INTO") for pod in plan.services}
+    assert set(folders.values()) == {"knee-20261123T012343Z-0123"}
     assert plan.identity.run_id == to_plan(config).identity.run_id
 
 
@@ -343,9 +345,9 @@ def test_image_without_a_digest_is_noted(
 ) -> None:
     config = make_config(target=target)
     found = to_plan(config, stack="s", version="1", image=services)
-    told = [note for note in found.notes if "has no digest" in note]
-    assert len(told) == len(unpinned)
-    assert all(map(str.startswith, told, unpinned))
+    notes = [note for note in found.notes if "has no digest" in note]
+    assert len(notes) == len(unpinned)
+    assert all(map(str.startswith, notes, unpinned))
 
 
 def test_broken_image_digest_is_refused() -> None:

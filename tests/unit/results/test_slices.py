@@ -169,8 +169,8 @@ def test_slice_files_are_written_on_request(rows: Rows, tmp_path: Path) -> None:
     config = context.config.model_copy(
         update={"artifacts": context.config.artifacts.model_copy(update={"slice_duration": SECOND})}
     )
-    asked = replace(context, config=config)
-    manifest = write_all(tmp_path / "asked", summarise(columns, None, asked), columns)
+    requested = replace(context, config=config)
+    manifest = write_all(tmp_path / "asked", summarise(columns, None, requested), columns)
     assert names <= {entry.name for entry in manifest.files}
 
 

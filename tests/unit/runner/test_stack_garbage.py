@@ -242,7 +242,7 @@ async def test_gc_names_the_folder_to_resume(
     stack_run: FakeStackRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "experiment.json").touch()
-    for artifacts, is_said in (
+    for artifacts, is_advised in (
         ("", False),
         (str(tmp_path), True),
         (str(tmp_path / "shapes" / "2"), True),
@@ -250,8 +250,8 @@ async def test_gc_names_the_folder_to_resume(
     ):
         stack_run.home.save(msgspec.structs.replace(RECORD, artifacts=artifacts))
         await stack_run.collected("s")
-        told = f"--resume {tmp_path} continues its experiment instead"
-        assert (told in capsys.readouterr().err) is is_said
+        advice = f"--resume {tmp_path} continues its experiment instead"
+        assert (advice in capsys.readouterr().err) is is_advised
 
 
 async def test_gc_searches_all_recorded_clusters(stack_run: FakeStackRun) -> None:

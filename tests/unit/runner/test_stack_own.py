@@ -477,9 +477,9 @@ async def test_removal_is_refused_while_others_use_it(
         if namespace in held:
             raise StackInUse(f"{namespace} is held")
 
-    async def refuse_used(record: RunRecord, content: dict[str, Any], **how: bool) -> None:
+    async def refuse_used(record: RunRecord, content: dict[str, Any], **options: bool) -> None:
         await records.refuse_used(
-            record, CLUSTER, cast("PulumiCli", Cli(content)), this_process({}), **how
+            record, CLUSTER, cast("PulumiCli", Cli(content)), this_process({}), **options
         )
 
     async def refuse_strangers(_: Cluster, stack: str, namespace: str, own: tuple[str]) -> None:

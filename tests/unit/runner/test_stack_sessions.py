@@ -117,14 +117,14 @@ class Stacks:
         return StackRequest(stack="s", config=config, environ={"PULUMI_CONFIG_PASSPHRASE": "x"})
 
     def run(
-        self, capsys: pytest.CaptureFixture[str], *, resume: Path | None = None, **how: Any
+        self, capsys: pytest.CaptureFixture[str], *, resume: Path | None = None, **settings: Any
     ) -> tuple[ExitCode, Any]:
         """Run a command. Return its exit code and its printed JSON."""
         options = StackOptions(run=RunOptions(ui="plain", json=True, resume=resume), yes=True)
-        code = run_stacks(self.request(**how), options)
-        told = capsys.readouterr()
-        self.stderr = told.err
-        return code, json.loads(told.out)
+        code = run_stacks(self.request(**settings), options)
+        captured = capsys.readouterr()
+        self.stderr = captured.err
+        return code, json.loads(captured.out)
 
 
 @pytest.fixture

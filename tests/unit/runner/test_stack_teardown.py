@@ -108,16 +108,16 @@ async def test_pods_are_asked_to_end_while_pulumi_starts(
     reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports.append(CLEAN)
-    cli, asked = Cli(), list[tuple[list[str], tuple[str, ...] | None]]()
+    cli, calls = Cli(), list[tuple[list[str], tuple[str, ...] | None]]()
 
     async def remove(_: Cluster, wanted: StackObjects) -> None:
-        asked.append((list(cli.did), wanted.own))
+        calls.append((list(cli.did), wanted.own))
         raise Unreachable("no response")
 
     monkeypatch.setattr(teardown, "remove_roots", remove)
     record, notes = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
     await destroyed(cli, notes, record)
-    assert (asked, cli.did) == ([([], ("uid",))], ["destroy"])
+    assert (calls, cli.did) == ([([], ("uid",))], ["destroy"])
     assert notes == ["only Pulumi deletes the stack's pods: no response"]
 
 

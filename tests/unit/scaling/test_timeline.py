@@ -105,7 +105,7 @@ def test_autoscaler_and_workload_are_one_decision() -> None:
 
 
 def test_decision_of_an_event_answers_no_load() -> None:
-    (up,) = result((change(70, 1, 2),), (coming("b", 72),), asked_s=(69.5,)).scale_ups
+    (up,) = result((change(70, 1, 2),), (coming("b", 72),), requested_s=(69.5,)).scale_ups
     assert (up.load_changed_s, up.decision_s) == (None, None)
     assert up.recovery_s == 45.0
 

@@ -233,9 +233,9 @@ def test_distinct_prompts_are_not_mentioned(summary: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("finding", ["refused", "accepted", "unknown"])
 def test_requests_without_forced_length_are_named(summary: dict[str, Any], finding: str) -> None:
-    asked = {"finding": finding, "said": "Extra inputs [red]are not permitted", "requests": 2}
+    probe = {"finding": finding, "said": "Extra inputs [red]are not permitted", "requests": 2}
     text = printed(
-        changed(summary, topology={"dataset": {**DATASET, "forced_output_length": asked}})
+        changed(summary, topology={"dataset": {**DATASET, "forced_output_length": probe}})
     )
     line = (
         "Output length: before the load the server refused ignore_eos and min_tokens "

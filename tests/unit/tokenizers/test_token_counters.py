@@ -61,10 +61,10 @@ class Panicking:
 
     def no_padding(self) -> None: ...
 
-    def encode(self, text: str, **how: bool) -> None:
+    def encode(self, text: str, **options: bool) -> None:
         raise Panic("index out of bounds")
 
-    def encode_batch_fast(self, texts: list[str], **how: bool) -> None:
+    def encode_batch_fast(self, texts: list[str], **options: bool) -> None:
         raise Panic("index out of bounds")
 
 

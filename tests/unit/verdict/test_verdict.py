@@ -234,8 +234,18 @@ def test_run_without_success_states_whether_requests_were_sent(
         ("finish_reasons", CLOSED, {"finish_reasons": {"no_content": 5_001}}, "invalid"),
         ("finish_reasons", CLOSED, {"completed": 100, "finish_reasons": {"other": 60}}, "invalid"),
         ("output_length", CLOSED, {"osl_off": 500}, "valid"),
-        ("output_length", CLOSED, {"osl_off": 501, "osl_asked": 10, "osl_made": 7}, "degraded"),
-        ("output_length", OPEN, {"osl_off": 10_000, "osl_asked": 10, "osl_made": 1}, "degraded"),
+        (
+            "output_length",
+            CLOSED,
+            {"osl_off": 501, "osl_requested": 10, "osl_generated": 7},
+            "degraded",
+        ),
+        (
+            "output_length",
+            OPEN,
+            {"osl_off": 10_000, "osl_requested": 10, "osl_generated": 1},
+            "degraded",
+        ),
     ],
 )
 def test_each_check_turns_at_its_limits(

@@ -108,7 +108,9 @@ def test_round_pairs_the_same_nodes_in_new_pods() -> None:
     first = make_ranks(4)
     again = tuple(structs.replace(rank, node=f"node-{(rank.number + 1) % 4}") for rank in first)
     for number in (1, 2, 3):
-        one, other = (steps(parsed(UCX), of, stage="ucx", round=number) for of in (first, again))
+        one, other = (
+            steps(parsed(UCX), rates, stage="ucx", round=number) for rates in (first, again)
+        )
         assert [step.name for step in one] == [step.name for step in other]
 
 
