@@ -100,10 +100,10 @@ def with_h2(responses: Responses) -> None:
     )
     connection = H2Connection(config)
     connection.local_settings = Settings(
-        initial_values={SettingCodes.INITIAL_WINDOW_SIZE: frames.LARGEST_WINDOW}
+        initial_values={SettingCodes.INITIAL_WINDOW_SIZE: frames.MAX_WINDOW}
     )
     connection.initiate_connection()
-    connection.increment_flow_control_window(frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW)
+    connection.increment_flow_control_window(frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
     connection.receive_data(SETTINGS)
     for number, reads in enumerate(responses):
         stream = 2 * number + 1

@@ -32,7 +32,7 @@ from aiperf_svc.workloads.shapes import is_side_by_side
 
 T = TypeVar("T")
 
-LONGEST_NAME = 40
+MAX_NAME_LENGTH = 40
 """Maximum length of a stack's name."""
 NUMBER_ROOM = len("-10000")
 """Part of the length reserved for the number of a shape with its own stack."""
@@ -69,7 +69,7 @@ def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     _send_authorities(draft, args)
     request = _request(draft, args)
     suffix = f"-{secrets.token_hex(3)}"
-    room = LONGEST_NAME - len(suffix) - (NUMBER_ROOM if is_side_by_side(request.config) else 0)
+    room = MAX_NAME_LENGTH - len(suffix) - (NUMBER_ROOM if is_side_by_side(request.config) else 0)
     stack = stack_name_of(request.config.name)[:room].rstrip("-") + suffix
     earlier = _stack_of(args.resume) if args.resume else ""
     return replace(request, stack=earlier or stack, is_ephemeral=True)

@@ -79,7 +79,7 @@ class Workers(Model):
         return self
 
 
-LEAST_TURNS = 2
+MIN_TURNS = 2
 """Minimum mean number of turns for which the time of each turn matters."""
 
 
@@ -326,7 +326,7 @@ class BenchmarkConfig(Model):
         has_conversations = kind in (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
         may_have_turns = has_conversations or kind is DatasetKind.MOONCAKE_TRACE
         if kind is DatasetKind.SYNTHETIC:
-            may_have_turns = self.dataset.turns.number.mean >= LEAST_TURNS
+            may_have_turns = self.dataset.turns.number.mean >= MIN_TURNS
         if self.dataset.history == "recorded" and not has_conversations:
             raise ValueError(
                 f"{{dataset.history}} recorded needs the responses of a file: {{dataset.kind}} "
@@ -335,7 +335,7 @@ class BenchmarkConfig(Model):
         if self.load.user_centric is not None and not may_have_turns:
             raise ValueError(
                 "{load.user_centric.rate} needs conversations: a {dataset.turns.number.mean} of "
-                f"{LEAST_TURNS} or more, or {{dataset.kind}} multi_turn, sharegpt or "
+                f"{MIN_TURNS} or more, or {{dataset.kind}} multi_turn, sharegpt or "
                 "mooncake_trace; for single requests use {load.request_rate}"
             )
         if has_conversations and not self.endpoint.type.has(Feature.CONVERSATION):

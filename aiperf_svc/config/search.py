@@ -12,7 +12,7 @@ from aiperf_svc.config.units import Share, parse_share
 _GOODPUT = re.compile(r"goodput\s*>=\s*(\S+)")
 _LIMIT = re.compile(r"([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(\S+)")
 Above0 = Annotated[int | float, Field(gt=0)]
-MOST_POINTS = 14
+MAX_POINTS = 14
 """Maximum number of values that a search tries."""
 SLO = "slo"
 """Value of `holds`: a load holds if the objectives of `slo` hold."""

@@ -19,7 +19,7 @@ Members = dict[str, Any]
 TOOL = "lookup"
 ARGUMENTS = '{"query": "a \\"b\\" \\u00fc", "limit": 3, "above": 2.50}'
 """Arguments of each call. They contain escapes and a number, which a history must not normalise."""
-MOST_SESSIONS = 100_000
+MAX_SESSIONS = 100_000
 """Maximum number of conversations; beyond it, the one that has been idle longest is dropped."""
 
 
@@ -120,7 +120,7 @@ class Histories:
     def add(self, session: str, response: list[Members]) -> None:
         """Record a sent response, as returned by `decoded`."""
         self._sent[session] = [*self._sent.pop(session, ()), response]
-        if len(self._sent) > MOST_SESSIONS:
+        if len(self._sent) > MAX_SESSIONS:
             del self._sent[next(iter(self._sent))]
 
 

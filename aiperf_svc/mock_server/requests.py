@@ -173,7 +173,7 @@ class RequestParams(NamedTuple):
     """For chat: whether the text is a refusal."""
 
 
-MOST_BLOCKS = 1_000_000
+MAX_BLOCKS = 1_000_000
 """Maximum number of blocks in a process; beyond it, the cache is emptied."""
 
 
@@ -193,7 +193,7 @@ class PrefixCache:
     def add(self, words: Sequence[str]) -> int:
         """Add a prompt. Returns the number of its words that were in the cache."""
         known, size = self._known, self._block
-        if len(known) > MOST_BLOCKS:
+        if len(known) > MAX_BLOCKS:
             known.clear()
         found, key, is_hit = 0, 0, True
         for begin in range(0, len(words) - size + 1, size):

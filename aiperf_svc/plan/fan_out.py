@@ -49,7 +49,7 @@ from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 
-LARGEST_FILES = 1_000_000
+MAX_CONFIG_MAP_BYTES = 1_000_000
 """Limit of the bytes of a ConfigMap's files: the whole object must stay below 1 MiB."""
 _FOLDER = Group("collector", (Service.RECORDS_MANAGER,), 1)
 
@@ -128,10 +128,10 @@ class IndexStack(InferenceStack):
 
     def check_files(self, files: Callable[[], Mapping[str, str]]) -> None:
         size = sum(len(content.encode()) for content in files().values())
-        if size > LARGEST_FILES:
+        if size > MAX_CONFIG_MAP_BYTES:
             raise ConfigError(
-                f"{KEY}: the config has {size:,} bytes, and a ConfigMap holds {LARGEST_FILES:,}; "
-                "list fewer trials, or give product in place of explicit"
+                f"{KEY}: the config has {size:,} bytes, and a ConfigMap holds "
+                f"{MAX_CONFIG_MAP_BYTES:,}; list fewer trials, or give product in place of explicit"
             )
 
 

@@ -65,7 +65,7 @@ GATE_START_S = 30
 report what is missing before its Deployment fails."""
 KEDA = "keda.sh"
 """API group of KEDA's autoscalers."""
-MOST_BY_KEDA = 100
+KEDA_MAX_REPLICAS = 100
 """Default of `maxReplicaCount`."""
 NEVER = frozenset({"CustomResourceDefinition", "Namespace"})
 """Kinds whose deletion deletes objects of other owners."""
@@ -471,7 +471,7 @@ def _scaled(manifest: Json) -> tuple[str, dict[str, int]] | None:
         return name, {"replicas": spec.get("maxReplicas") or 0}
     if group_of(manifest) != KEDA:
         return None
-    most = spec.get("maxReplicaCount") or MOST_BY_KEDA
+    most = spec.get("maxReplicaCount") or KEDA_MAX_REPLICAS
     if manifest["kind"] == "ScaledObject":
         return name, {"replicas": most}
     return (name_of(manifest), {"minReplicaCount": most}) if _makes_jobs(manifest) else None

@@ -32,7 +32,7 @@ LOCAL_USERS_PER_WORKER = 50
 LOCAL_CONNECTIONS_PER_WORKER = 15_000
 """Connections of one worker in a local run, where the fd limit and the cores set the number of
 workers, not `connections_per_worker`."""
-MOST_CONNECTIONS_PER_WORKER = 15_000
+MAX_CONNECTIONS_PER_WORKER = 15_000
 """Maximum connections of a worker whose size depends on the load."""
 RESERVED_FDS = 512
 """File descriptors of a worker that are not connections: sockets of the bus, logs, libraries."""
@@ -177,7 +177,7 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
     by_load = facts.where == "cluster" and limits.sizing == "load"
     connections = LOCAL_CONNECTIONS_PER_WORKER
     if facts.where == "cluster":
-        connections = MOST_CONNECTIONS_PER_WORKER if by_load else limits.connections_per_worker
+        connections = MAX_CONNECTIONS_PER_WORKER if by_load else limits.connections_per_worker
     per_worker = min(connections, facts.fd_limit - RESERVED_FDS)
     if per_worker < 1:
         raise ConfigError(

@@ -20,7 +20,7 @@ ASK_AGAIN_S = 0.5
 LOOKUP_S = 2.0
 """Seconds between lookups of the target's name while connections fail. The interval doubles with
 each lookup, because thousands of workers ask one resolver. A period without failures resets it."""
-LONGEST_LOOKUP_S = 30.0
+MAX_LOOKUP_S = 30.0
 
 
 async def find_target(
@@ -70,7 +70,7 @@ async def follow_names(
     while True:
         await asyncio.sleep(pause_s)
         failing = [each for each in clients() if each[0].addresses.wants_lookup]
-        pause_s = min(2 * pause_s, LONGEST_LOOKUP_S) if failing else LOOKUP_S
+        pause_s = min(2 * pause_s, MAX_LOOKUP_S) if failing else LOOKUP_S
         for client, config in failing:
             await _look_up(client, config, log)
 

@@ -28,7 +28,7 @@ STOLEN_SHARE = 0.05
 SPREAD = 0.05
 """Limit for the standard deviation over repetitions, as a share of the average."""
 COURIER_SHARE = 0.02
-SHORTEST_LOAD_NS = 1_000_000_000
+MIN_LOAD_NS = 1_000_000_000
 """Shorter steps count as this long when their courier's load is judged, since starting a step
 always takes the same few milliseconds."""
 
@@ -239,7 +239,7 @@ def courier_load(e: StepEvidence) -> Reason | None:
     return _worst_share(
         e,
         "courier-load",
-        lambda w, length_ns: w.courier_cpu_ns / max(length_ns, SHORTEST_LOAD_NS),
+        lambda w, length_ns: w.courier_cpu_ns / max(length_ns, MIN_LOAD_NS),
         COURIER_SHARE,
         "the courier of {place} took {share:.1%} of a core in the step {step}",
         "make the tool print less while it runs",

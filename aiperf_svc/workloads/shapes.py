@@ -35,7 +35,7 @@ SHAPE_KEYS: dict[Where, tuple[str, ...]] = {
 }
 """Keys whose values define a shape. So does the number of a workload's ranks, whatever keys
 determine it."""
-MOST_BY_ROOM = 16
+MAX_AUTO_STACKS = 16
 """Maximum stacks at the same time if only the room limits them: each takes a process of Pulumi of
 some hundred megabytes on the machine of the command."""
 
@@ -147,7 +147,7 @@ def is_side_by_side(config: Config) -> bool:
 
 def most_at_once(parallel: int | str) -> int:
     """Return the maximum shapes at the same time; `parallel` is `experiment.parallel`."""
-    return MOST_BY_ROOM if isinstance(parallel, str) else parallel
+    return MAX_AUTO_STACKS if isinstance(parallel, str) else parallel
 
 
 def is_fanned_out(config: Config) -> bool:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import largest_topology
@@ -112,7 +112,7 @@ def longest_trials(config: Config, configs: Sequence[Config]) -> tuple[Config, .
         return tuple(configs)
     from aiperf_svc.core.experiments.search_trials import lengths
 
-    short = (*configs, *(configs[-1] for _ in range(MOST_POINTS - len(configs))))
+    short = (*configs, *(configs[-1] for _ in range(MAX_POINTS - len(configs))))
     if not search.most_longer:
         return short
     end = {key: span.end for key, span in search.ranges.items()}

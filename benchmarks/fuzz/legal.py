@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.fuzz.reply import Ending, Reply, Truth
 
-LONGEST_PAUSE_S: Final = 0.02
+MAX_PAUSE_S: Final = 0.02
 MODEL: Final = "fuzz"
 
 
@@ -224,7 +224,7 @@ def split(rng: random.Random, data: bytes) -> tuple[tuple[float, bytes], ...]:
 
 
 def pause(rng: random.Random) -> float:
-    return rng.choice((0.0, 0.0, 0.001, LONGEST_PAUSE_S * rng.random()))
+    return rng.choice((0.0, 0.0, 0.001, MAX_PAUSE_S * rng.random()))
 
 
 def _unterminated(rng: random.Random, body: Body) -> bytes:

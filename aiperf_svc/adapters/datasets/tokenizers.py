@@ -23,7 +23,7 @@ from aiperf_svc.domain.foreign_text import one_line
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 CONFIG_FILE: Final = "tokenizer_config.json"
-MOST_BYTES: Final = 16 * 2**20
+MAX_BYTES: Final = 16 * 2**20
 """Maximum size of a file: the configs of tokenizers have up to a megabyte."""
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -36,7 +36,7 @@ def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
     one."""
     found = find(CONFIG_FILE)
     try:
-        settings = json.loads(read_file(found, MOST_BYTES)) if found is not None else {}
+        settings = json.loads(read_file(found, MAX_BYTES)) if found is not None else {}
         text = _own_file(find) or _named(settings.get("chat_template"))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"tokenizer.apply_chat_template: {found}: {error}") from error
@@ -51,7 +51,7 @@ def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
 
 def _own_file(find: FindFile) -> str:
     found = find(TEMPLATE_FILE)
-    return read_text_file(found, MOST_BYTES) if found is not None else ""
+    return read_text_file(found, MAX_BYTES) if found is not None else ""
 
 
 def _named(value: Any) -> str:

@@ -42,7 +42,7 @@ CUT_S = 5.0
 """Longest time until a connection that a policy drops counts as dropped."""
 LATE_S = 30.0
 """Time after the end of an event after which commands in pods undo it by themselves."""
-TICKS, LEAST_BUSY = 100, 0.05
+TICKS, MIN_BUSY_SHARE = 100, 0.05
 """Clock ticks per second in /proc, and the minimum share of a core that a busy loop must use."""
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 _CONNECT = (
@@ -253,7 +253,7 @@ class DeploymentEvents:
             for command in commands:
                 await command.send("end")
                 used += int(await command.line()) / TICKS
-        if used < LEAST_BUSY * cores * len(chosen) * length_ns / 1e9:
+        if used < MIN_BUSY_SHARE * cores * len(chosen) * length_ns / 1e9:
             raise EventFailed(f"not verified: the busy loops had {used:.2f} s of CPU")
         run.verify(f"busy loops used {used:.1f} s of CPU")
 

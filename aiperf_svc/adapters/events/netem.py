@@ -36,7 +36,7 @@ BASIC, QUEUE = 1, 3
 NAME = b"netem\0"
 TICK_NS = 64
 """Time unit of the kernel's disciplines (/proc/net/psched)."""
-MOST_QUEUED = 1_000_000
+MAX_QUEUED_PACKETS = 1_000_000
 """Length of the packet queue. With the default of 1,000, a delay would drop packets."""
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _DISCIPLINE = struct.Struct("=BxxxiIII")
@@ -59,7 +59,7 @@ def request(kind: int, flags: int, index: int, options: bytes = b"") -> bytes:
 
 def netem_options(latency_ns: int, loss: float) -> bytes:
     """Return the settings of netem: a constant delay, and the share of lost packets."""
-    return _NETEM.pack(latency_ns // TICK_NS, MOST_QUEUED, round(loss * 0xFFFFFFFF), 0, 0, 0)
+    return _NETEM.pack(latency_ns // TICK_NS, MAX_QUEUED_PACKETS, round(loss * 0xFFFFFFFF), 0, 0, 0)
 
 
 def counts_in(listed: Sequence[bytes], index: int) -> Counts | None:

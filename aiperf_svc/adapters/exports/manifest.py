@@ -12,7 +12,7 @@ from aiperf_svc.domain.foreign_text import one_line
 NAME = "manifest.json"
 TEMPORARY_SUFFIX = ".part"
 """Suffix of unfinished files, which are never in a manifest."""
-LONGEST_NAME = 255
+MAX_NAME_LENGTH = 255
 """Longest name in most file systems, in bytes."""
 
 
@@ -76,7 +76,7 @@ def check_entry(entry: ManifestEntry) -> None:
 def is_plain_part(part: str) -> bool:
     """Return whether this can be a part of a result's path."""
     is_name = part not in ("", ".", "..") and not part.endswith(TEMPORARY_SUFFIX)
-    return is_name and len((part + TEMPORARY_SUFFIX).encode(errors="replace")) <= LONGEST_NAME
+    return is_name and len((part + TEMPORARY_SUFFIX).encode(errors="replace")) <= MAX_NAME_LENGTH
 
 
 def read_manifest(folder: Path) -> Manifest:

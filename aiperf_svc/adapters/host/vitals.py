@@ -13,7 +13,7 @@ from aiperf_svc.protocol.messages.reports import Vitals
 
 SAMPLE_S = 0.05
 """Interval between probes of the event loop's delay."""
-LEAST_INTERVAL_S = 0.5
+MIN_INTERVAL_S = 0.5
 """Calls within this time get the same result: over a few milliseconds every CPU is either fully
 busy or idle."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -49,7 +49,7 @@ class VitalsProbe:
         """Return the health since the last call, or the last result if that was just now."""
         now = monotonic_ns()
         elapsed_s = (now - self._mono_ns) / 1e9
-        if elapsed_s < LEAST_INTERVAL_S:
+        if elapsed_s < MIN_INTERVAL_S:
             return self._last
         cpu_s = _cpu_s()
         self._last = Vitals(

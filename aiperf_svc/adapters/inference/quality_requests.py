@@ -28,7 +28,7 @@ from aiperf_svc.domain.foreign_text import one_line
 
 OPEN_LOOP_CONCURRENCY = 16
 """Concurrency after a load without a number of users."""
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """Maximum size of a file of questions."""
 _GREEDY = {"temperature": 0}
 
@@ -46,7 +46,7 @@ def read_gate(config: BenchmarkConfig) -> Gate:
     assert quality.file is not None
     path = Path(quality.file)
     try:
-        content = read_file(path, MOST_BYTES)
+        content = read_file(path, MAX_BYTES)
         questions = read_questions(content.splitlines(), str(path))
     except OSError as error:
         raise DatasetError(f"quality.file: {path}: {error.strerror or error}") from error

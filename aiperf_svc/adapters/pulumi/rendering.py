@@ -21,7 +21,7 @@ from aiperf_svc.adapters.pulumi.state import pulumi_home
 from aiperf_svc.config.release import ReleaseSource
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.user_files import read_text_file
-from aiperf_svc.config.yaml_files import MOST_BYTES, parse_documents
+from aiperf_svc.config.yaml_files import MAX_BYTES, parse_documents
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
@@ -33,7 +33,7 @@ PLUGIN_VARIABLES = ("PATH", "PULUMI_HOME")
 """Environment variables that decide where the plugin is found."""
 INSTALL = "pulumi plugin install resource kubernetes"
 KEY = "deployment.target.from"
-LONGEST_S = 120.0
+TIMEOUT_S = 120.0
 """Timeout of rendering: a chart may have to be downloaded."""
 KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _PREFIXES = (
@@ -131,12 +131,12 @@ def _invoke(plugin: str, token: str, args: Json, what: str) -> Sequence[Any]:
             input=json.dumps(wanted),
             capture_output=True,
             text=True,
-            timeout=LONGEST_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"{KEY}: {what} cannot be rendered: no result after {LONGEST_S:g} s"
+            f"{KEY}: {what} cannot be rendered: no result after {TIMEOUT_S:g} s"
         ) from error
     if done.returncode:
         # If the plugin itself failed, the last line contains the error.
@@ -158,7 +158,7 @@ def _documents(path: Path, what: str) -> list[Any]:
     found = []
     for each in files:
         try:
-            found += parse_documents(read_text_file(each, MOST_BYTES))
+            found += parse_documents(read_text_file(each, MAX_BYTES))
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise ConfigError(f"{KEY}.manifests: cannot read {each}: {why}") from error

@@ -17,11 +17,11 @@ from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.json_objects import changes_text, parameters_text, value_text
 from aiperf_svc.domain.number_text import number
 
-MOST_PLOTS = 6
+MAX_PLOTS = 6
 """Maximum number of metrics plotted against the parameter."""
-MOST_LABELS = 24
+MAX_LABELS = 24
 """Maximum number of labelled points in a plot."""
-LARGEST_MAP = 400
+MAX_CELLS = 400
 """Maximum number of cells in a heat map."""
 
 
@@ -38,7 +38,7 @@ def by_parameter(summary: ExperimentSummary) -> list[Plot]:
             lines.setdefault(identity(_others(each, x)), []).append(each)
     return [
         plot
-        for key in summary.headline[:MOST_PLOTS]
+        for key in summary.headline[:MAX_PLOTS]
         if (plot := _by_parameter(summary, key, x, list(lines.values())))
     ]
 
@@ -170,7 +170,7 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
         return [f"{_hint(summary, e, up)}; {_hint(summary, e, down)}" for e in some]
 
     def labels(some: Sequence[Combination]) -> list[str]:
-        if len(summary.parameters) != 1 or len(found.points) > MOST_LABELS:
+        if len(summary.parameters) != 1 or len(found.points) > MAX_LABELS:
             return []
         return [value_text(value) for e in some for value in e.parameters.values()]
 
@@ -211,7 +211,7 @@ def heat_maps(summary: ExperimentSummary) -> list[Matrix]:
     cells = len(across.values) * len(down.values)
     found = front(summary)
     keys = summary.headline[:2] if found is None else (found.throughput, found.latency)
-    if min(len(across.values), len(down.values)) < 2 or cells > LARGEST_MAP:
+    if min(len(across.values), len(down.values)) < 2 or cells > MAX_CELLS:
         return []
     return [_heat_map(summary, key, across, down) for key in keys]
 

@@ -49,7 +49,7 @@ def logarithmic(low: float, high: float) -> Scale:
 
 LARGE_RATIO = 20
 """Ratio of largest to smallest value from which an axis is logarithmic."""
-_LEAST_GAP = 0.06
+_MIN_GAP = 0.06
 """Room for a label of `listed`, as a share of the axis."""
 
 
@@ -77,7 +77,7 @@ def listed(values: Sequence[float]) -> Scale:
 
     ticks: list[tuple[float, str]] = []
     for value in sorted(set(values)):
-        if not ticks or place(value) - place(ticks[-1][0]) >= _LEAST_GAP:
+        if not ticks or place(value) - place(ticks[-1][0]) >= _MIN_GAP:
             ticks.append((value, short(value)))
     return Scale(place, tuple(ticks))
 

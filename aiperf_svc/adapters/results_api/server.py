@@ -74,12 +74,12 @@ _TYPES = {
     ".log": "text/plain",
 }
 
-LONGEST_POLL_S = 60.0
+MAX_POLL_S = 60.0
 METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 BACKLOG = 1_024
 """Maximum number of connections in the accept queue."""
-LARGEST_BODY = 4 * 2**20
+MAX_BODY_BYTES = 4 * 2**20
 """Maximum size of a request body: a report on some thousand replicas."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -134,7 +134,7 @@ async def serve(
 
 def _make_app(provider: ResultsProvider, check: Any) -> web.Application:
     routes = _Routes(provider)
-    app = web.Application(middlewares=[check], client_max_size=LARGEST_BODY)
+    app = web.Application(middlewares=[check], client_max_size=MAX_BODY_BYTES)
     app.router.add_get("/healthz", routes.healthy)
     app.router.add_get("/readyz", routes.ready)
     app.router.add_get(METRICS, routes.metrics)
@@ -196,7 +196,7 @@ class _Routes:
     async def status(self, request: web.Request) -> web.Response:
         after = _number(request, "after", int)
         timeout_s = _number(request, "timeout", float)
-        wait_s = min(20.0 if timeout_s is None else timeout_s, LONGEST_POLL_S)
+        wait_s = min(20.0 if timeout_s is None else timeout_s, MAX_POLL_S)
         operation = GetStatus(None if after is None else int(after), wait_s)
         return _json(await respond(self._provider, operation))
 

@@ -23,7 +23,7 @@ from aiperf_svc.domain.number_text import number
 
 MEAN_WIDTH = 17
 """Width of a mean with its interval."""
-LEAST_MEANS, MOST_MEANS = 2, 6
+MIN_MEANS, MAX_MEANS = 2, 6
 WIDEST_VALUE = 24
 """Maximum width reserved for a parameter's value; a longer one may wrap."""
 SHOWN_LINES = 8
@@ -126,7 +126,7 @@ def combinations_table(summary: ExperimentSummary, width: int) -> Table:
     room = width - 8
     for name, each in zip(names, summary.parameters, strict=True):
         room -= max(map(len, (*name.splitlines(), *_shown_values(each)))) + 2
-    means = max(LEAST_MEANS, min(MOST_MEANS, room // MEAN_WIDTH))
+    means = max(MIN_MEANS, min(MAX_MEANS, room // MEAN_WIDTH))
     metrics = words.shown_metrics(summary, summary.headline[:means])
     optimal, _ = words.optimal(summary, "*")
     rows = [
@@ -153,7 +153,7 @@ def _print_notes(summary: ExperimentSummary, search: SearchReport | None, consol
         console.print(on_front, style="dim")
     for source in words.token_sources(summary):
         print_text(console, Text(source, "dim"))
-    best = best_of(summary, search)[:MOST_MEANS]
+    best = best_of(summary, search)[:MAX_MEANS]
     are_single = all(each.value.half_width is None for each in best)
     for each in best:
         value, where = words.best_texts(summary, each, is_interval_noted=not are_single)

@@ -32,7 +32,7 @@ from aiperf_svc.core.verdict.check_result import UNFINISHED, Severity, is_failur
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.number_text import count
 
-LEAST_RUNS = 3
+MIN_RUNS = 3
 """Minimum runs per side to judge differences."""
 FLOORS = {"p50": 11, "p90": 64, "p95": 130, "p99": 662, "p99_9": 6636}
 """Minimum requests of a run for a percentile. With fewer, no value of the sample bounds it with 99%
@@ -324,7 +324,7 @@ def _row(
 ) -> ComparisonRow:
     values = [[run.values[key] for run in side if key in run.values] for side in sides]
     missing = _missing(key, sides)
-    is_judged = min(map(len, values)) >= LEAST_RUNS and not missing
+    is_judged = min(map(len, values)) >= MIN_RUNS and not missing
     base, new = ((_between if is_judged else _within)(side) for side in values)
     means = [fmean(each.value for each in side) for side in values]
     found = None if base is None or new is None else difference(base, new)
@@ -369,7 +369,7 @@ def _paired_row(
     pairs = [(fmean(of_sides[0][block]), fmean(of_sides[1][block])) for block in whole]
     found = paired_difference(pairs)
     missing = _missing(key, sides)
-    is_judged = found is not None and len(pairs) >= LEAST_RUNS and not missing
+    is_judged = found is not None and len(pairs) >= MIN_RUNS and not missing
     means = [fmean(pair[side] for pair in pairs) if pairs else 0.0 for side in (0, 1)]
     widths = [estimate([pair[side] for pair in pairs]) for side in (0, 1)]
     notes = []
@@ -378,7 +378,7 @@ def _paired_row(
     if missing:
         notes.append(_missing_note(key, missing))
     elif not is_judged:
-        notes.append(f"? fewer than {LEAST_RUNS} whole blocks: noise between blocks unknown")
+        notes.append(f"? fewer than {MIN_RUNS} whole blocks: noise between blocks unknown")
     notes += _few_requests(key, sides)
     row = ComparisonRow(
         key=key,
@@ -474,11 +474,11 @@ def direction(delta: float, info: MetricInfo) -> Word:
 def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -> Iterable[str]:
     if missing:
         yield _missing_note(key, missing)
-    elif min(map(len, values)) < LEAST_RUNS:
+    elif min(map(len, values)) < MIN_RUNS:
         if max(map(len, values)) == 1:
             yield (
                 "? single runs: run-to-run noise unknown; a judgement needs at least "
-                f"{LEAST_RUNS} runs on each side"
+                f"{MIN_RUNS} runs on each side"
             )
             if any(each.batches for side in values for each in side):
                 yield (
@@ -486,7 +486,7 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
                     "reach as far as the delta"
                 )
         else:
-            yield f"? fewer than {LEAST_RUNS} runs on a side: run-to-run noise unknown"
+            yield f"? fewer than {MIN_RUNS} runs on a side: run-to-run noise unknown"
 
 
 def _few_requests(key: RowKey, sides: Sequence[Sequence[MeasuredRun]]) -> Iterable[str]:

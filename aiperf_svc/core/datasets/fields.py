@@ -25,7 +25,7 @@ from aiperf_svc.core.datasets.base import MS_NS, PromptTurn
 from aiperf_svc.core.endpoints.base import Media, Prompt
 from aiperf_svc.domain.json_objects import Json
 
-LONGEST_DELAY_MS = 86_400_000.0
+MAX_DELAY_MS = 86_400_000.0
 
 
 class NamedTexts(msgspec.Struct):
@@ -160,6 +160,6 @@ def output_tokens(fields: TurnFields) -> int | None:
 
 def delay_ns(delay_ms: float) -> int:
     """Return a delay in nanoseconds. Raises ValueError if it is negative or over a day."""
-    if not 0 <= delay_ms <= LONGEST_DELAY_MS:
+    if not 0 <= delay_ms <= MAX_DELAY_MS:
         raise ValueError(f"`delay` {delay_ms:g} is not between 0 and 86,400,000 milliseconds")
     return round(delay_ms * MS_NS)

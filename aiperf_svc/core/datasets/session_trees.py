@@ -18,7 +18,7 @@ from aiperf_svc.core.endpoints.history import is_arguments
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import PlannedRequest, Stream
 
-LONGEST_S: Final = 365 * 86_400.0
+MAX_TIME_S: Final = 365 * 86_400.0
 """Maximum recorded time within a tree. A longer time is probably in the wrong unit."""
 
 
@@ -157,8 +157,8 @@ def checked_tree(tree: TracedTree) -> TracedTree:
 
 def time_problem(name: str, value: float) -> str:
     """Return the problem of a recorded time in seconds; empty if there is none."""
-    if value != value or not 0 <= value <= LONGEST_S:
-        return f"`{name}` {value:g} is not between 0 and {LONGEST_S:,.0f} seconds"
+    if value != value or not 0 <= value <= MAX_TIME_S:
+        return f"`{name}` {value:g} is not between 0 and {MAX_TIME_S:,.0f} seconds"
     return ""
 
 

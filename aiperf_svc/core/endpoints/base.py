@@ -37,7 +37,7 @@ SYSTEM_ROLES = ("system", "developer")
 MAX_CHOICES = 128
 """Maximum number of choices that are distinguished, which is OpenAI's own limit. Others count as
 the last one."""
-_LARGEST_COUNT = 2**31 - 1
+_MAX_COUNT = 2**31 - 1
 
 _MESSAGE_LIMIT = 500
 """Maximum stored characters of an error message: enough to recognise it, small in every
@@ -431,7 +431,7 @@ def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> No
             return
         delta.reasoning_tokens = reasoning = rest
     if reasoning > 0 and (reasoning > completion or reasoning == rest):
-        delta.completion_tokens = min(completion + reasoning, _LARGEST_COUNT)
+        delta.completion_tokens = min(completion + reasoning, _MAX_COUNT)
 
 
 def error_instead_of(members: str, data: bytes) -> str:
@@ -449,7 +449,7 @@ def count_of(stated: Count) -> int:
     """Return a reported count; -1 if it is missing or too large for a record."""
     if isinstance(stated, str):
         stated = _number_in(stated)
-    return int(stated) if stated is not None and 0 <= stated <= _LARGEST_COUNT else -1
+    return int(stated) if stated is not None and 0 <= stated <= _MAX_COUNT else -1
 
 
 def _number_in(text: str) -> float | None:
@@ -622,7 +622,7 @@ def requested_tokens(prompt: Prompt, body: Mapping[str, Any], *, prompts: int = 
         return -1
     length = next((body[key] for key in _MAXIMUM_KEYS if body.get(key)), None)
     number = length * _choices_of(body) * prompts if isinstance(length, int) else -1
-    return number if 0 < number <= _LARGEST_COUNT else -1
+    return number if 0 < number <= _MAX_COUNT else -1
 
 
 def choices_asked_for(options: config.Endpoint) -> int:

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.compare.student import incomplete_beta
 from aiperf_svc.core.experiments.scenarios import (
-    LEAST_DURATION_NS,
-    LEAST_SAMPLES,
     LIMITS,
+    MIN_DURATION_NS,
+    MIN_SAMPLES,
     SAMPLES_PER_QUERY,
     Scenario,
     known_model,
@@ -273,13 +273,13 @@ def _gates(
         length, what = samples.last_due_ns - samples.began_ns, "schedule"
     yield Gate(
         "duration",
-        length >= LEAST_DURATION_NS,
-        f"{what} of {length / 1e9:.0f} s, at least {LEAST_DURATION_NS / 1e9:.0f} s",
+        length >= MIN_DURATION_NS,
+        f"{what} of {length / 1e9:.0f} s, at least {MIN_DURATION_NS / 1e9:.0f} s",
     )
     if not scenario.has_limits:
         least = least_queries(scenario.percentile)
         if scenario is Scenario.OFFLINE:
-            least = LEAST_SAMPLES.get(known or "", 1)
+            least = MIN_SAMPLES.get(known or "", 1)
         queries = len(samples.queries_ns)
         yield Gate("queries", queries >= least, f"{queries:,} queries, at least {least:,}")
         return

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held, share_beyond
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport, knee
 from aiperf_svc.domain.json_objects import Parameters
@@ -50,7 +50,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
         """Factor between the first values: 2, or a higher power of 2 if a wide range would leave
         too few values for the bisection."""
         factor = 2
-        while self._points_with(factor) > MOST_POINTS - _SPARE_POINTS and factor < 64:
+        while self._points_with(factor) > MAX_POINTS - _SPARE_POINTS and factor < 64:
             factor *= 2
         return factor
 
@@ -190,7 +190,7 @@ class Search:
         undecided = self._undecided(points, lower, upper)
         if may_be_longer and undecided is not None:
             return _Step(undecided, is_longer=True)
-        if len(points) < MOST_POINTS:
+        if len(points) < MAX_POINTS:
             value = self._next_value(points, lower, upper)
             if value is not None:
                 return _Step(value, is_longer=False)

@@ -33,9 +33,9 @@ _DROPPED_HEADERS: Final = frozenset(
 """Response headers that would contradict the framing of the HTTP/1.1 response."""
 REMEDY: Final = "leave out endpoint.http2 (--http2) for a server that speaks HTTP/1.1"
 _OPENING: Final = frames.PREFACE + frames.settings(
-    {frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: frames.LARGEST_WINDOW}
+    {frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: frames.MAX_WINDOW}
 )
-_FILL_UP: Final = frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW
+_FILL_UP: Final = frames.MAX_WINDOW - frames.DEFAULT_WINDOW
 
 
 class Http2Problem(Exception):
@@ -300,7 +300,7 @@ class Http2Connection:
             return
         for name, value in struct.iter_unpack(">HI", payload):
             if name == frames.INITIAL_WINDOW_SIZE:
-                if value > frames.LARGEST_WINDOW:
+                if value > frames.MAX_WINDOW:
                     raise _broken(f"a window of {value} bytes")
                 # It also changes the window of the stream in flight, which may become negative.
                 self._window += value - self._initial_window
@@ -314,14 +314,14 @@ class Http2Connection:
 
     def _take_window(self, stream: int, payload: bytes) -> None:
         (increment,) = _numbers(">I", payload, "WINDOW_UPDATE")
-        increment &= frames.LARGEST_WINDOW
+        increment &= frames.MAX_WINDOW
         if not increment:
             raise _broken("a WINDOW_UPDATE of nothing")
         if stream == 0:
             self._connection_window += increment
         elif self._is_current(stream):
             self._window += increment
-        if max(self._window, self._connection_window) > frames.LARGEST_WINDOW:
+        if max(self._window, self._connection_window) > frames.MAX_WINDOW:
             raise _broken("a window of over 2 GiB")
 
     def _take_goaway(self, payload: bytes) -> None:

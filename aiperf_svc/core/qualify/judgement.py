@@ -19,7 +19,7 @@ from statistics import median, median_high, median_low
 from typing import Any, NamedTuple, TypeVar
 
 from aiperf_svc.core.qualify.measurements import (
-    FEWEST_NODES,
+    MIN_NODES,
     Measurement,
     Rules,
     StagePlan,
@@ -39,7 +39,7 @@ from aiperf_svc.core.qualify.result import (
     worst,
 )
 
-MOST_SUSPECTS = 4
+MAX_SUSPECTS = 4
 """Maximum suspects of a stage that are measured again, worst first, so that a qualification ends.
 The others are judged by their first measurement."""
 
@@ -98,7 +98,7 @@ class Judgement:
                 shares[path] = _badness(paths[path], paths.values(), check.better)
             for suspect, share in shares.items():
                 found[suspect] = min(share, found.get(suspect, share))
-        worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MOST_SUSPECTS]
+        worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MAX_SUSPECTS]
         if stage.nodes == "all" or not worst_first:
             return ()
         measured = {n for each in self._of(stage.name) if each.values for n in each.nodes} - failing
@@ -146,7 +146,7 @@ class Judgement:
             path: value for path, value in self._paths(check).items() if not suspects & set(path)
         }
         found = set[Path]()
-        if len(self._node_values(check)) >= FEWEST_NODES:
+        if len(self._node_values(check)) >= MIN_NODES:
             found = outliers(self._shares_of_round(check, values), check.better)
         return {
             path: path in found

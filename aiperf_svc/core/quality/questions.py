@@ -25,7 +25,7 @@ from aiperf_svc.domain.json_objects import Json
 
 DEFAULT_TOKENS = 512
 """Maximum tokens of an answer unless its question sets another number."""
-MOST_TOKENS = 1_000_000
+MAX_TOKENS = 1_000_000
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _NAMED_CHOICE = re.compile(
     r"(?i:answer(?:\s+is)?)[\s:=*\"'(\[{]*(?i:(?:option|choice)[\s*\"'(\[]+)?([A-Z])\b"
@@ -96,8 +96,8 @@ def read_questions(lines: Iterable[bytes], source: str) -> list[Question]:
 def _check(question: Question) -> None:
     if (question.prompt is None) == (not question.messages):
         raise ValueError("expected either `prompt` or `messages`")
-    if not 0 < question.max_tokens <= MOST_TOKENS:
-        raise ValueError(f"`max_tokens` {question.max_tokens}: expected 1 to {MOST_TOKENS:,}")
+    if not 0 < question.max_tokens <= MAX_TOKENS:
+        raise ValueError(f"`max_tokens` {question.max_tokens}: expected 1 to {MAX_TOKENS:,}")
     expected = question.expected
     if question.grader is None:
         if expected is not None:

@@ -16,7 +16,7 @@ from aiperf_svc.core.results.slo import is_good
 from aiperf_svc.core.results.slo_results import (
     BATCHES,
     GOODPUT,
-    LEAST_IN_BATCH,
+    MIN_BATCH_SIZE,
     ObjectiveBatches,
     limit_of,
 )
@@ -47,7 +47,7 @@ def objective_batches(
     return tuple(
         each
         for each in found
-        if min(each.counts) >= LEAST_IN_BATCH and np.isfinite(each.totals).all()
+        if min(each.counts) >= MIN_BATCH_SIZE and np.isfinite(each.totals).all()
     )
 
 

@@ -18,7 +18,7 @@ from aiperf_svc.domain.shown_table import ShownTable
 BATCHES = 10
 """Number of batches of a run. With more, batches would be shorter, and neighbours in a busy queue
 would depend on each other; 20 would narrow the interval by only 4%."""
-LEAST_IN_BATCH = 10
+MIN_BATCH_SIZE = 10
 """Minimum number of requests in a batch for a statistic of the batch."""
 _NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 

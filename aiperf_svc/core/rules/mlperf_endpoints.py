@@ -20,18 +20,18 @@ from aiperf_svc.core.rules.measured_point import (
     valid_verdict,
 )
 from aiperf_svc.core.rules.report import CurvePoint, Requirement, RulesReport, of_curve
-from aiperf_svc.core.rules.steady_state import LEAST_PASSES
+from aiperf_svc.core.rules.steady_state import MIN_PASSES
 from aiperf_svc.domain.number_text import count, significant
 
 NAME = "mlperf-endpoints-1.0"
 VERSION = "MLPerf Endpoints rules 1.0, draft of 2026-10-02"
 SOURCE = "mlcommons/endpoints_policies d2d9da6"
-LEAST_POINTS = 7
+MIN_POINTS = 7
 """Minimum points at fixed concurrencies. A dedicated Offline run is an additional point."""
-MOST_POINTS = 32
-LEAST_OFFLINE_SHARE = 0.98
+MAX_POINTS = 32
+MIN_OFFLINE_SHARE = 0.98
 """Minimum throughput of a dedicated Offline run, as a share of the highest concurrency's."""
-LONGEST_WARMUP_S = 86_400.0
+MAX_WARMUP_S = 86_400.0
 _SALTED = ("system_suffix", "first_turn_prefix")
 """Positions of the marker between the system prompt and the user's text."""
 
@@ -91,13 +91,13 @@ def _curve_structure(
         text = f"{_listed(beyond)} above {regions.margin_end:,}" if beyond else "all points"
         yield of_curve("concurrency-in-range", "5.4", not beyond, text)
     distinct = len(set(levels))
-    least = LEAST_POINTS + (1 if dedicated else 0)
+    least = MIN_POINTS + (1 if dedicated else 0)
     total = distinct + dedicated
     missing = f", {least - total} too few" if total < least else ""
     text = f"{total} points, expected {least} or more{missing}"
     yield of_curve("point-count", "5.3", total >= least, text)
-    text = f"{total} points, expected {MOST_POINTS} or fewer"
-    yield of_curve("point-cap", "5.6", total <= MOST_POINTS, text)
+    text = f"{total} points, expected {MAX_POINTS} or fewer"
+    yield of_curve("point-cap", "5.6", total <= MAX_POINTS, text)
 
 
 def _spans(regions: Regions | None) -> str:
@@ -129,9 +129,9 @@ def _offline(
         yield of_curve("offline-ordering", "5.7.2", None, text)
         return
     share, users = rate / top, offline[0].concurrency
-    text = f"{share:.3f} of the throughput at {highest:,}, expected {LEAST_OFFLINE_SHARE} or more"
+    text = f"{share:.3f} of the throughput at {highest:,}, expected {MIN_OFFLINE_SHARE} or more"
     text += f"; concurrency {users:,}, expected {highest:,} or more"
-    is_met = share >= LEAST_OFFLINE_SHARE and users >= highest
+    is_met = share >= MIN_OFFLINE_SHARE and users >= highest
     yield of_curve("offline-ordering", "5.7.2", is_met, text)
 
 
@@ -199,9 +199,9 @@ def _steady_state(point: MeasuredPoint) -> Found:
         trend = f"; the time per token {direction} by {abs(window.drift):.0%} over the run"
     if not window.length:
         found = "partial_dataset" if not window.super_passes else "insufficient_passes"
-        if window.super_passes > LEAST_PASSES:
+        if window.super_passes > MIN_PASSES:
             found = "not found"
-        text = f"{found}: no {LEAST_PASSES} steady super-passes among {window.super_passes}"
+        text = f"{found}: no {MIN_PASSES} steady super-passes among {window.super_passes}"
         return False, text + trend
     if point.sent.window_span_s < least_duration_s(point.concurrency):
         text = f"insufficient_duration: {window.length} super-passes in "
@@ -266,8 +266,8 @@ def _warmup_length(point: MeasuredPoint) -> Found:
         return True, "no warmup"
     if point.warmup_s is None:
         return None, "the warmup has no duration in the config; its time is not in the results"
-    most = f"expected {LONGEST_WARMUP_S:,.0f} or less"
-    return point.warmup_s <= LONGEST_WARMUP_S, f"{point.warmup_s:,.0f} s, {most}"
+    most = f"expected {MAX_WARMUP_S:,.0f} or less"
+    return point.warmup_s <= MAX_WARMUP_S, f"{point.warmup_s:,.0f} s, {most}"
 
 
 def _metrics(point: MeasuredPoint) -> Found:

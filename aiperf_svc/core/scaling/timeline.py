@@ -253,7 +253,7 @@ def scaling_scalars(found: ScalingResult) -> dict[str, float]:
     """Return the metrics of a run's scaling by tag: the maximum of each time. A time that some
     increase lacks is omitted."""
     metrics = {} if not found.replicas else {"idle_gpu_time": found.idle_gpu_s}
-    for tag, field in _LONGEST.items():
+    for tag, field in _MAX_METRICS.items():
         times = [getattr(each, field) for each in found.scale_ups]
         known = [each for each in times if each is not None]
         if known and len(known) == len(times):
@@ -261,7 +261,7 @@ def scaling_scalars(found: ScalingResult) -> dict[str, float]:
     return metrics
 
 
-_LONGEST = {
+_MAX_METRICS = {
     "scale_decision_time": "decision_s",
     "scale_up_time": "scale_up_s",
     "scale_use_time": "use_s",

@@ -19,7 +19,7 @@ NAME = "aiperf-svc"
 INTERVAL_NS = 1_000_000_000
 SILENT_NS = 3_000_000_000
 """Age after which a heartbeat is ignored. Services send one each second."""
-LEAST_NS = 250_000_000
+MIN_NS = 250_000_000
 """Minimum time for computing shares."""
 CPU, LAG, SHARE = (
     "aiperf_service_cpu_ratio",
@@ -68,7 +68,7 @@ class ClientSeries:
         known = self._heard.get(sender)
         if known is None:
             self._heard[sender] = _Heard(service, vitals, at_wall_ns, {})
-        elif at_wall_ns - known.wall_ns >= LEAST_NS:
+        elif at_wall_ns - known.wall_ns >= MIN_NS:
             shares = _shares(known.vitals, vitals, at_wall_ns - known.wall_ns)
             self._heard[sender] = _Heard(service, vitals, at_wall_ns, shares)
 

@@ -37,7 +37,7 @@ THROTTLE_REASONS = {"power": 0x04 | 0x80, "thermal": 0x20 | 0x40}
 """Bits of NVML's reasons for a low clock that indicate a limit: the software's power cap and the
 hardware's brake, the thermal slowdown by software and by hardware (nvml.h,
 `nvmlClocksEventReason…`)."""
-LONGEST_GAP_NS = 3_000_000_000
+MAX_GAP_NS = 3_000_000_000
 """Maximum interpolated time between two readings of a GPU's power."""
 JOULES_A_MEGAJOULE = 1e6
 """Energy fields are in MJ."""
@@ -388,7 +388,7 @@ def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
     near = times[first : int(np.searchsorted(times, end_ns, side="left")) + 1]
     if not len(near) or end_ns <= begin_ns:
         return None
-    if max(near[0] - begin_ns, end_ns - near[-1], *np.diff(near), 0) > LONGEST_GAP_NS:
+    if max(near[0] - begin_ns, end_ns - near[-1], *np.diff(near), 0) > MAX_GAP_NS:
         return None
     # Relative to the begin, so that nanoseconds since 1970 lose no digits.
     inside = near[(near > begin_ns) & (near < end_ns)]

@@ -22,7 +22,7 @@ from aiperf_svc.workloads.shapes import Shape, most_at_once
 
 FEW = 10
 """Maximum changed keys shown for a shape."""
-MOST_SHAPES = 40
+MAX_SHAPES = 40
 """Maximum shapes described."""
 _PART = "experiment.part."
 
@@ -56,7 +56,7 @@ def lines(shapes: Sequence[Shape], plans: Sequence[StackPlan], *, at_once: int |
 
 def _changes(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> Iterator[str]:
     """Yield the changes in the stack from each shape to the next."""
-    for number in range(2, min(len(plans), MOST_SHAPES) + 1):
+    for number in range(2, min(len(plans), MAX_SHAPES) + 1):
         before, plan = plans[number - 2], plans[number - 1]
         yield f"{shape_title(shapes, number)}{staying(before, plan)}"
         changed = changed_keys(before, plan)
@@ -89,7 +89,7 @@ def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
     head += [*(["GPUs"] if has_gpus else []), *(["an hour"] if has_prices else []), "load"]
     rows = [[*head, "parameters"]]
     for number, (shape, plan) in enumerate(zip(shapes, plans, strict=True), start=1):
-        if number > MOST_SHAPES:
+        if number > MAX_SHAPES:
             break
         totals, load = plan.totals, shape_time(shape, plan).load_ns
         cells = [str(number), str(len(shape.trials)), str(totals.pods)]
@@ -103,7 +103,7 @@ def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    more = len(plans) - MOST_SHAPES
+    more = len(plans) - MAX_SHAPES
     return [*lines, *([f"  … and {more} more shapes"] if more > 0 else [])]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiperf_svc.config.base import MINUTE_NS, SECOND_NS
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import describe, value_text
@@ -16,7 +16,7 @@ from aiperf_svc.workloads.stacks import longest_trials
 from aiperf_svc.workloads.trials import TrialConfig
 from aiperf_svc.workloads.workload import ReplayNs, TrialTimes, no_length
 
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Maximum trials in a list for people."""
 WIDEST = 40
 """Maximum characters of a parameter's value in a list for people."""
@@ -50,7 +50,7 @@ def as_lines(
     keys = config.experiment.keys
     has_repetitions = config.experiment.repetitions > 1
     rows = [("trial", *keys, *(["repetition"] if has_repetitions else []), "takes")]
-    for trial, made in members[:MOST_ROWS]:
+    for trial, made in members[:MAX_ROWS]:
         values = (_value(trial.parameters[key]) for key in keys)
         again = [str(trial.repetition)] if has_repetitions else []
         takes = _expected_text(workload_of(made).trial_times(made, replay_ns))
@@ -59,8 +59,8 @@ def as_lines(
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append(f"  {'  '.join(cells)}".rstrip())
-    if len(members) > MOST_ROWS:
-        lines.append(f"  … and {len(members) - MOST_ROWS:,} more")
+    if len(members) > MAX_ROWS:
+        lines.append(f"  … and {len(members) - MAX_ROWS:,} more")
     return lines
 
 
@@ -105,7 +105,7 @@ def _search(experiment: Experiment) -> str:
     search = experiment.search
     assert search is not None
     ranges = ", ".join(f"{k} from {s.start:g} to {s.end:g}" for k, s in search.ranges.items())
-    most = MOST_POINTS + search.most_longer
+    most = MAX_POINTS + search.most_longer
     aim = f"the highest {search.maximize}" if search.maximize else f"what holds ({search.holds})"
     return f"search: {ranges} for {aim}; at most {most} trials"
 

@@ -26,7 +26,7 @@ from aiperf_svc.core.experiments.qualify_trials import (
     planned_parameters,
 )
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS, Judgement
+from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MAX_SUSPECTS, Judgement
 from aiperf_svc.core.qualify.measurements import (
     NODE,
     ROUND,
@@ -154,7 +154,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         if spec.repeats_suspects:
             again = [[by_name[name] for name in each if name in by_name] for each in spec.repeat]
             # A plan has the maximum number of ranks.
-            most = MOST_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
+            most = MAX_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
             again = again or [list(ranks[: 1 if stage.nodes == "alone" else 3])] * most
             units = (
                 tuple(unit)

@@ -19,7 +19,7 @@ from aiperf_svc.adapters.exports.inference_file import iso_time, wall_ns
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.history import (
-    LEAST_PART,
+    MIN_SIDE_RUNS,
     SIGNIFICANCE,
     History,
     change_points,
@@ -80,7 +80,7 @@ def test_outliers_are_no_change() -> None:
 
 
 def test_too_few_or_equal_values_have_no_change() -> None:
-    assert change_points([1.0, 9.0] * (LEAST_PART - 1)) == {}
+    assert change_points([1.0, 9.0] * (MIN_SIDE_RUNS - 1)) == {}
     assert change_points([1.0] * 4 + [9.0] * 4) == {}
     assert change_points([5.0] * 50) == {}
     assert change_points([]) == {}

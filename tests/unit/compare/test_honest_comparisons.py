@@ -11,7 +11,7 @@ from tests.support.runs_to_compare import P50, P99, compared, measured, run_of
 
 PAIRS = 200
 """Number of systems in a ring. Each is compared with its two neighbours."""
-MOST_ALARMS = 16
+MAX_ALARMS = 16
 """8% of the pairs for a test at the 5% level. A correct test exceeds this with a probability of 2%.
 A test with 12% of false alarms stays within it with a probability of 5%."""
 REQUESTS = 10_000
@@ -56,7 +56,7 @@ def test_interval_within_runs_rarely_excludes_an_equal_system(
             assert row.low <= row.delta <= row.high
             alarms[row.key] += not row.low <= 0 <= row.high
             assert row.word is Word.UNJUDGED
-    assert max(alarms.values()) <= MOST_ALARMS, alarms
+    assert max(alarms.values()) <= MAX_ALARMS, alarms
 
 
 def rows(
@@ -99,8 +99,8 @@ def test_several_runs_of_equal_systems_rarely_differ(
     load: float, runs: int, percentiles: dict[float, dict[RowKey, Floats]]
 ) -> None:
     for key, each in rows(percentiles[load], runs=runs, change=0.0).items():
-        assert sum((row.p or 0.0) < 0.05 for row in each) <= MOST_ALARMS, key
-        assert sum(row.word in (Word.WORSE, Word.BETTER) for row in each) <= MOST_ALARMS, key
+        assert sum((row.p or 0.0) < 0.05 for row in each) <= MAX_ALARMS, key
+        assert sum(row.word in (Word.WORSE, Word.BETTER) for row in each) <= MAX_ALARMS, key
 
 
 def test_five_runs_find_ten_percent_more_latency(

@@ -159,7 +159,7 @@ def test_held_file_is_read_to_a_bounded_size(
 
 
 def test_endless_line_is_not_held(in_file: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LONGEST_LINE", 1024)
+    monkeypatch.setattr(files, "MAX_LINE_LENGTH", 1024)
     benchmark = in_file("mooncake_trace", gzip.compress(ROW.encode() + b" " * 100_000))
     with pytest.raises(DatasetError) as raised:
         check_dataset(benchmark)
@@ -197,14 +197,14 @@ def test_trace_with_too_many_rows_is_refused(
     in_file: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "CHECK_S", 0.0)
-    monkeypatch.setattr(checks, "MOST_ROWS", 4)
+    monkeypatch.setattr(checks, "MAX_ROWS", 4)
     with pytest.raises(DatasetError, match=r"about 5 rows, and at most .* are held; say how many"):
         check_dataset(in_file("mooncake_trace", ROW * 5))
     assert check_dataset(in_file("mooncake_trace", ROW * 5, dataset={"entries": 2})).notice
 
 
 def test_rows_in_memory_are_bounded(in_file: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_index, "MOST_ROWS", 4)
+    monkeypatch.setattr(trace_index, "MAX_ROWS", 4)
     with pytest.raises(DatasetError, match="data:5: over 4 rows, and at most 4 are held"):
         check_dataset(in_file("mooncake_trace", ROW * 5))
     check_dataset(in_file("mooncake_trace", ROW * 5, dataset={"entries": 4}))
@@ -233,10 +233,10 @@ def test_pictures_of_all_lines_have_a_size_limit(
 ) -> None:
     picture = media.png_of(np.zeros((4, 4, 3), np.uint8))
     (tmp_path / "a.png").write_bytes(picture)
-    monkeypatch.setattr(media, "MOST_BYTES", 3 * len(picture))
+    monkeypatch.setattr(media, "MAX_BYTES", 3 * len(picture))
     benchmark = in_file("single_turn", '{"text": "a", "image": "a.png"}\n' * 3)
     check_dataset(benchmark)
-    monkeypatch.setattr(media, "MOST_BYTES", 1024)
+    monkeypatch.setattr(media, "MAX_BYTES", 1024)
     (tmp_path / "a.png").write_bytes(picture + bytes(512))
     with pytest.raises(DatasetError, match=r"data:2: a\.png: the pictures and sounds of the "):
         check_dataset(benchmark)
@@ -246,7 +246,7 @@ def test_pictures_of_all_lines_have_a_size_limit(
 def test_compressed_file_is_refused_by_its_unpacked_size(
     in_file: Config, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
-    monkeypatch.setattr(files, "MOST_HELD", 1024)
+    monkeypatch.setattr(files, "MAX_HELD_BYTES", 1024)
     line = b'{"text": "' + b"a" * 300 + b'"}\n'
     benchmark = in_file(kind, gzip.compress(line * 5 if kind == "single_turn" else b" " * 2000))
     with pytest.raises(DatasetError) as raised:

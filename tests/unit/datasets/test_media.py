@@ -24,7 +24,7 @@ from aiperf_svc.config.prompts import MP3_RATES, Images, Length, Seconds, Sounds
 from aiperf_svc.core.datasets import single_turn
 from aiperf_svc.core.datasets.base import PromptConversation, Purpose
 from aiperf_svc.core.datasets.media import (
-    MOST_BYTES,
+    MAX_BYTES,
     MediaFile,
     MediaFolders,
     check_media_size,
@@ -127,7 +127,7 @@ def test_refused_media_size_depends_on_format(images: Images, sounds: Sounds) ->
         generate(Dataset(input_tokens=Length(mean=3)), 5, 1, None), images, sounds, 1
     )
     sizes = [sum(len(each.data) for each in entry.turns[0].prompt.media) for entry in entries]
-    turns = round(1000 * MOST_BYTES / (sum(sizes) / len(sizes)))
+    turns = round(1000 * MAX_BYTES / (sum(sizes) / len(sizes)))
     with pytest.raises(DatasetError, match="GiB of pictures") as refused:
         check_media_size(turns, images, sounds)
     (size,) = re.findall(r"have ([0-9,.]+) GiB", str(refused.value))

@@ -92,7 +92,7 @@ def test_valid_description_has_no_problems() -> None:
 
 
 def test_endless_template_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MOST_S", 0.1)
+    monkeypatch.setattr(templates, "MAX_S", 0.1)
     loop = "{% for a in range(99999) %}"
     (found,) = custom_problems(options(loop * 2 + "{% endfor %}" * 2))
     assert found == (

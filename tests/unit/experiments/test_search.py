@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held
 from aiperf_svc.core.experiments.search import Search, SearchedTrial, SearchSpace
 from aiperf_svc.core.experiments.search_report import Ending, SearchReport
@@ -86,7 +86,7 @@ def test_bracket_is_as_narrow_as_requested(knee: float, low: float, high: float)
     assert report.breaks is not None
     assert report.holds <= knee < report.breaks
     assert report.breaks / report.holds <= 1.05 * (1 + 1e-9)
-    assert len(report.points) <= MOST_POINTS
+    assert len(report.points) <= MAX_POINTS
     assert report.confirmations == 3
 
 
@@ -282,7 +282,7 @@ def test_undecided_longer_runs_end_the_search() -> None:
     )
     longer = [value for value, is_longer in requested if is_longer]
     assert len(longer) == search.space.most_longer
-    assert len(requested) - len(longer) <= MOST_POINTS
+    assert len(requested) - len(longer) <= MAX_POINTS
     assert search.ending is Ending.BRACKETED
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_report import Ending
@@ -67,7 +67,7 @@ def test_the_maximum_over_one_parameter(peak: float) -> None:
         statistics = {"request_throughput": value}
         found.add(parameters, SearchedTrial(evidence=(), statistics=statistics))
     assert sorted(requested)[:: len(requested) - 1] == [1, 64]
-    assert len(requested) == len(set(requested)) <= MOST_POINTS
+    assert len(requested) == len(set(requested)) <= MAX_POINTS
     assert found.best is not None
     assert abs(math.log(found.best["load.concurrency"] / peak)) < 0.06
 
@@ -86,7 +86,7 @@ def test_maximum_is_never_where_the_client_limits() -> None:
         statistics = {"request_throughput": users / tokens}
         problem = "late" if users > 32 else ""
         found.add(parameters, SearchedTrial(evidence=(), statistics=statistics, problem=problem))
-    assert len(requested) == len(set(requested)) == MOST_POINTS
+    assert len(requested) == len(set(requested)) == MAX_POINTS
     assert found.best is not None
     assert 8 <= found.best["load.concurrency"] <= 32
     assert found.best["dataset.input_tokens.mean"] == 100

@@ -53,7 +53,7 @@ def test_form_alone_is_checked_without_a_session() -> None:
 
 
 def test_session_that_paused_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(histories, "MAX_SESSIONS", 2)
     found = remembered()
     found.add("t", [])
     found.add("s", [])

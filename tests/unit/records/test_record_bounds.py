@@ -23,14 +23,14 @@ from tests.support.raw_batches import (
     sse,
 )
 
-MOST = 10_000
+MAX_BYTES = 10_000
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 
 
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse_module, "MAX_EVENT_BYTES", MOST)
-    monkeypatch.setattr(response_reader, "MAX_BODY_BYTES", MOST)
+    monkeypatch.setattr(sse_module, "MAX_EVENT_BYTES", MAX_BYTES)
+    monkeypatch.setattr(response_reader, "MAX_BODY_BYTES", MAX_BYTES)
 
 
 def request_of(*parts: bytes, request_id: int = 1, outcome: Outcome = Outcome.COMPLETED) -> Request:
@@ -63,7 +63,7 @@ def most_held(assembler: RecordAssembler, request: Request) -> tuple[int, Metric
 )
 def test_an_event_without_an_end_is_too_large(begin: bytes, rest: bytes) -> None:
     held, record = most_held(assembler_of(), request_of(begin, *[rest] * 50))
-    assert held <= MOST
+    assert held <= MAX_BYTES
     assert record.rows["error"].tolist() == [ErrorKind.TOO_LARGE]
     assert record.errors[0].message == "an event of over 0 MiB"
 
@@ -79,7 +79,7 @@ def test_comments_without_end_hold_nothing() -> None:
 def test_a_body_without_an_end_is_too_large() -> None:
     assembler = assembler_of(streaming=False)
     held, record = most_held(assembler, request_of(JSON_HEAD, *[b" " * 1_000] * 50))
-    assert held <= MOST
+    assert held <= MAX_BYTES
     assert record.rows["error"].tolist() == [ErrorKind.TOO_LARGE]
     assert record.errors[0].message == "a body of over 0 MiB"
 

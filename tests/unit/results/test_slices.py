@@ -122,7 +122,7 @@ def test_single_slice_equals_the_run(rows: Rows) -> None:
 
 
 def test_very_many_slices_become_wider(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SLICES", 8)
+    monkeypatch.setattr(module, "MAX_SLICES", 8)
     found = sliced(rows, 1_000_000)
     assert 4 <= found[-1].index + 1 <= 8
 

@@ -7,7 +7,7 @@ import pytest
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.report.blocks import document, table_blocks
-from aiperf_svc.adapters.terminal.verdict_lines import MOST_ROWS, print_tables
+from aiperf_svc.adapters.terminal.verdict_lines import MAX_ROWS, print_tables
 from aiperf_svc.core.results.inference_result import SteadyStats, TurnOverflow
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.runner.outcome import RunOutcome
@@ -291,7 +291,7 @@ def test_each_tier_of_goodput_is_a_row(summary: dict[str, Any]) -> None:
 
 
 def test_terminal_and_report_have_the_same_tables() -> None:
-    turns = MOST_ROWS + 10
+    turns = MAX_ROWS + 10
     found = inference_result(
         metrics={"request_throughput": MetricStats(unit="requests/sec", avg=8.0)},
         steady_state=SteadyStats(rule="the rule", begin_s=1.0, end_s=2.0, metrics={}),
@@ -309,7 +309,7 @@ def test_terminal_and_report_have_the_same_tables() -> None:
     assert '<td><i>–</i></td><td>8</td><td class="text">requests/sec</td>' in page
     assert "no request was started in the steady state" in text
     assert "No request was started in the steady state." in page
-    assert (text.count("75.0%"), page.count("<td>75.0%</td>")) == (MOST_ROWS, turns)
+    assert (text.count("75.0%"), page.count("<td>75.0%</td>")) == (MAX_ROWS, turns)
     assert "10 more in report.html" in text
 
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS
+from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MAX_SUSPECTS
 from aiperf_svc.core.qualify.measurements import Limit, Measurement
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_id import non_defaults
@@ -157,7 +157,7 @@ def test_suspects_are_measured_one_after_the_other() -> None:
 
 def test_planned_suspects_alone_are_single_nodes() -> None:
     found = steps(parsed(FIO), make_ranks(4), stage="fio", round="suspects")
-    assert [step.ranks for step in found] == [(0,)] * 2 * (MOST_SUSPECTS + GOOD_ALONE)
+    assert [step.ranks for step in found] == [(0,)] * 2 * (MAX_SUSPECTS + GOOD_ALONE)
     once = steps(parsed(FIO), make_ranks(4), stage="fio")
     assert {step.timeout_ns for step in found} == {step.timeout_ns for step in once}
 

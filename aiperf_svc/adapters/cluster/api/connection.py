@@ -36,7 +36,7 @@ MESSAGE_LIMIT = 2_000
 FOREIGN_LIMIT = 80
 """Maximum length of a response that does not come from an API server, in characters."""
 ATTEMPTS = 4
-LONGEST_WAIT_S = 5.0
+MAX_WAIT_S = 5.0
 """Longest wait, in seconds, before repeating a request that was refused as overloaded (429)."""
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -277,7 +277,7 @@ class Cluster:
                 break
             # A 429 means that the server did nothing, so the request can be repeated.
             wait = response.headers.get("Retry-After", "1")
-            await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, LONGEST_WAIT_S))
+            await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, MAX_WAIT_S))
         if response.status >= 300:
             raise _refused(response.status, content, path)
         return response.status, content

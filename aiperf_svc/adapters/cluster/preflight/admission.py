@@ -37,7 +37,7 @@ in a dry run."""
 DEFAULT = "default"
 UNNAMED = "-00000000"
 """Placeholder in manifests for the suffix that Pulumi appends to a name."""
-LONGEST_NAME = 45
+MAX_NAME_LENGTH = 45
 """Number of characters that the empty namespace's name takes from the stack's namespace. Names have
 at most 63."""
 SCRATCH_S = 60
@@ -227,7 +227,7 @@ async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refus
 
 
 def _empty_name(like: Json) -> str:
-    begin = like["metadata"]["name"].removesuffix(UNNAMED)[:LONGEST_NAME]
+    begin = like["metadata"]["name"].removesuffix(UNNAMED)[:MAX_NAME_LENGTH]
     return f"{begin}-{PREFLIGHT}-{secrets.token_hex(3)}"
 
 
