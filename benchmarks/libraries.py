@@ -165,7 +165,7 @@ def import_ms(module: str) -> float:
     return min(found) * 1e3
 
 
-def least_s(tasks: dict[str, Task]) -> dict[str, float]:
+def min_s(tasks: dict[str, Task]) -> dict[str, float]:
     """Run the tasks alternately and return the minimum CPU time of each."""
     least = dict.fromkeys(tasks, float("inf"))
     for _ in range(ROUNDS):
@@ -191,7 +191,7 @@ def main() -> None:
             "h2": partial(with_h2, reads),
             "hyperframe (parsing alone)": partial(with_hyperframe, reads),
         }
-        show(f"HTTP/2, µs for a response of {events} events", least_s(tasks), 1e6 / RESPONSES)
+        show(f"HTTP/2, µs for a response of {events} events", min_s(tasks), 1e6 / RESPONSES)
     for engines in (8, 128, 400):
         text, known = page(engines), PageReader()
         samples = len(known.read(text).values)
@@ -202,7 +202,7 @@ def main() -> None:
             "its OpenMetrics parser": partial(read_all, openmetrics, f"{text}# EOF\n"),
         }
         size = f"{len(text) / 1e6:.2f} MB, {samples:,} samples"
-        show(f"a page of metrics of {size}, ms", least_s(tasks), 1e3)
+        show(f"a page of metrics of {size}, ms", min_s(tasks), 1e3)
     for module in ("aiohttp", "aiohttp.web"):
         print(f"import of {module} after the services: {import_ms(module):.0f} ms")
 

@@ -66,7 +66,7 @@ class Length(Model):
         return low * _normal_cdf(begin) + (self.max or 0) * _normal_cdf(-end) + within
 
     @property
-    def largest_deviation(self) -> float:
+    def max_deviation(self) -> float:
         """An upper bound of the standard deviation of what is drawn: limits only lower it."""
         width = (self.max or math.inf) - (self.min or 1)
         if self.distribution == "uniform":

@@ -100,7 +100,7 @@ class Search(Model):
         return {self.parameter: Span.model_validate({"from": self.start, "to": self.end})}
 
     @property
-    def most_longer(self) -> int:
+    def max_longer_trials(self) -> int:
         """Maximum number of longer trials: those that confirm both ends, as many again for a
         bracket that moves, and some for values that shorter trials leave undecided."""
         return 0 if self.maximize is not None else 4 * self.confirm + 6

@@ -17,7 +17,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan
-from aiperf_svc.plan.release import most_replicas
+from aiperf_svc.plan.release import max_replicas
 
 SURGE = 0.25
 """Share of its pods that Kubernetes adds to a Deployment during a rolling update."""
@@ -58,7 +58,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def most_nodes(pods: Sequence[PodPlan], at_once: Mapping[str, int]) -> int:
+def max_nodes(pods: Sequence[PodPlan], at_once: Mapping[str, int]) -> int:
     """Return the maximum number of nodes of these pods: those that their placement names, and one
     for each pod that may run anywhere. `at_once` maps pod names to replicas."""
     named: set[str] = set()
@@ -94,7 +94,7 @@ def with_autoscalers(at_once: Mapping[str, int], objects: Sequence[Json]) -> dic
     """Return the maximum replicas of each pod by name, with the autoscalers among the objects of a
     release."""
     most = dict(at_once)
-    for name, replicas in most_replicas(objects).items():
+    for name, replicas in max_replicas(objects).items():
         most[name] = max(most[name], replicas)
     return most
 

@@ -447,7 +447,7 @@ def _makes_jobs(manifest: Json) -> bool:
     return is_of_keda and is_template(job.get("template"))
 
 
-def most_replicas(objects: Sequence[Json]) -> dict[str, int]:
+def max_replicas(objects: Sequence[Json]) -> dict[str, int]:
     """Return how many pods the autoscalers among the objects of a release make at most, by the
     names of these pods."""
     by_name = {name_of(each): each for each in objects}

@@ -28,7 +28,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.footprint import (
     Footprint,
     check_limits,
-    most_nodes,
+    max_nodes,
     with_autoscalers,
     with_events,
 )
@@ -222,7 +222,7 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
             at_once = with_autoscalers(at_once, self.release.objects)
         totals = self._totals(at_once)
         return Footprint(
-            nodes=most_nodes(self.scheduled, at_once),
+            nodes=max_nodes(self.scheduled, at_once),
             pods=totals.pods,
             gpus=totals.gpus,
             cpu_millis=totals.cpu_millis,

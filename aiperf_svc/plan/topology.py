@@ -151,7 +151,7 @@ def _topology(
     )
 
 
-def most_users(load: Load) -> int | None:
+def max_users(load: Load) -> int | None:
     """Return how many users of a closed loop send anything in any phase, or the maximum requests in
     flight; None: no limit. Users beyond the number of requests never send."""
     if load.concurrency is None or load.is_open_loop:
@@ -173,7 +173,7 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
             worker_requests_per_s=limits.requests_per_core or facts.worker_requests_per_s,
             worker_chunks_per_s=limits.chunks_per_core or facts.worker_chunks_per_s,
         )
-    users = most_users(load)
+    users = max_users(load)
     by_load = facts.where == "cluster" and limits.sizing == "load"
     connections = LOCAL_CONNECTIONS_PER_WORKER
     if facts.where == "cluster":

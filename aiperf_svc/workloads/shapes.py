@@ -145,7 +145,7 @@ def is_side_by_side(config: Config) -> bool:
     return experiment is not None and experiment.parallel != 1 and experiment.fan_out == "stacks"
 
 
-def most_at_once(parallel: int | str) -> int:
+def max_parallel(parallel: int | str) -> int:
     """Return the maximum shapes at the same time; `parallel` is `experiment.parallel`."""
     return MAX_AUTO_STACKS if isinstance(parallel, str) else parallel
 

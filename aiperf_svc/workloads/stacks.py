@@ -113,8 +113,8 @@ def longest_trials(config: Config, configs: Sequence[Config]) -> tuple[Config, .
     from aiperf_svc.core.experiments.search_trials import lengths
 
     short = (*configs, *(configs[-1] for _ in range(MAX_POINTS - len(configs))))
-    if not search.most_longer:
+    if not search.max_longer_trials:
         return short
     end = {key: span.end for key, span in search.ranges.items()}
     confirming = trial_config(config, end | lengths(inference.load)[1])
-    return (*short, *(confirming for _ in range(search.most_longer)))
+    return (*short, *(confirming for _ in range(search.max_longer_trials)))

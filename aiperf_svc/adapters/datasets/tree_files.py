@@ -57,7 +57,7 @@ def used_trees(
     for number, tree in enumerate(file.trees()):
         if used == config.dataset.entries:
             return
-        is_used = most is None or tree.most_tokens <= most
+        is_used = most is None or tree.max_tokens <= most
         used += is_used
         yield number, tree if is_used else None
 

@@ -69,8 +69,8 @@ def housekeeping_interval_s(workers_a_core: float) -> float:
 def return_interval_s(workers: int, workers_a_core: float = 1.0) -> float:
     """Return the time between two reports of a worker's credits. The ledger's look-ahead is longer,
     so no user waits for a credit."""
-    least_s = MIN_RETURN_S * min(workers_a_core, MAX_WORKERS_PER_CORE)
-    return max(least_s, workers / RETURNS_PER_S)
+    min_s = MIN_RETURN_S * min(workers_a_core, MAX_WORKERS_PER_CORE)
+    return max(min_s, workers / RETURNS_PER_S)
 
 
 def probe_interval_s(workers: int) -> float:

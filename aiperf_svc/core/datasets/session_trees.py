@@ -59,7 +59,7 @@ class TracedTree(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens for each hash id."""
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """Maximum tokens of a request, its output included."""
         return max(each.input_tokens + (each.output_tokens or 0) for each in self.requests)
 

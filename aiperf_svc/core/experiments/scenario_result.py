@@ -36,7 +36,7 @@ from aiperf_svc.domain.outcomes import Outcome
 CONFIDENCE = 0.99
 
 
-def least_within(beyond: int, percentile: float) -> int:
+def min_within(beyond: int, percentile: float) -> int:
     """Return the minimum number of queries within the limit such that `beyond` queries beyond it
     still prove the percentile (0 to 1)."""
     high = 1
@@ -52,12 +52,12 @@ def is_proven(queries: int, beyond: int, percentile: float) -> bool:
     return queries - beyond > 0 and _is_proof(queries - beyond, beyond, percentile)
 
 
-def least_queries(percentile: float) -> int:
+def min_queries(percentile: float) -> int:
     """Return the minimum queries of a run for an estimate of the percentile."""
-    return least_within(1, percentile) + 1
+    return min_within(1, percentile) + 1
 
 
-def most_beyond(queries: int, percentile: float) -> int:
+def max_beyond(queries: int, percentile: float) -> int:
     """Return the maximum number of slowest queries that an estimate of the percentile excludes; 0:
     too few queries for an estimate."""
     counts = range(max(1, int(queries * (1 - percentile)) + 1))
@@ -66,7 +66,7 @@ def most_beyond(queries: int, percentile: float) -> int:
 
 def estimate(ordered: Floats, percentile: float) -> float | None:
     """Return the estimate of a percentile from sorted values; None if there are too few."""
-    beyond = most_beyond(len(ordered), percentile)
+    beyond = max_beyond(len(ordered), percentile)
     return float(ordered[len(ordered) - beyond]) if beyond else None
 
 
@@ -277,7 +277,7 @@ def _gates(
         f"{what} of {length / 1e9:.0f} s, at least {MIN_DURATION_NS / 1e9:.0f} s",
     )
     if not scenario.has_limits:
-        least = least_queries(scenario.percentile)
+        least = min_queries(scenario.percentile)
         if scenario is Scenario.OFFLINE:
             least = MIN_SAMPLES.get(known or "", 1)
         queries = len(samples.queries_ns)

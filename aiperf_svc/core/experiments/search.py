@@ -36,7 +36,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum width of the bracket, as a share of its lower end."""
     confirm: int = 3
     """Longer runs on each side of the bracket."""
-    most_longer: int = 18
+    max_longer_trials: int = 18
     """Maximum longer runs of the search. Points that they do not decide stay undecided."""
     longer: Parameters = {}
     """Parameters that make a trial a longer run; empty: additional trials replace longer runs."""
@@ -185,7 +185,7 @@ class Search:
         points = self.points
         if not points:
             return _Step(self.space.rounded(self.space.low), is_longer=False)
-        may_be_longer = sum(map(self._longer_runs, points)) < self.space.most_longer
+        may_be_longer = sum(map(self._longer_runs, points)) < self.space.max_longer_trials
         lower, upper = self.bracket
         undecided = self._undecided(points, lower, upper)
         if may_be_longer and undecided is not None:

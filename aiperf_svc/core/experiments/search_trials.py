@@ -155,7 +155,7 @@ def _space(search: SearchConfig, key: str, span: Span) -> SearchSpace:
         is_whole=_is_whole(key),
         precision=search.precision,
         confirm=search.confirm,
-        most_longer=search.most_longer,
+        max_longer_trials=search.max_longer_trials,
         unit=_UNITS.get(key, ""),
     )
 

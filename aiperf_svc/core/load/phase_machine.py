@@ -173,7 +173,7 @@ class PhaseMachine:
             for rank, name in enumerate(workers)
         }
         self._ledger = CreditLedger(plan.phase, users=users, total=plan.credits)
-        self._most_users = max(users.values(), default=0)
+        self._max_users = max(users.values(), default=0)
         self._schedule = _schedule(plan)
         self._users = _user_schedule(plan)
         self._arrivals = self._schedule or self._users or _arrivals(plan)
@@ -266,7 +266,7 @@ class PhaseMachine:
     def _announce(self, requested: PhaseRequested) -> list[Instruction]:
         plan = self.plan
         self._seen_wall_ns = requested.now_wall_ns
-        connecting_ns = math.ceil(self._most_users / CONNECTS_PER_S * 1e9)
+        connecting_ns = math.ceil(self._max_users / CONNECTS_PER_S * 1e9)
         soonest_wall_ns = requested.now_wall_ns + self._announce_ns() + connecting_ns
         self.start_wall_ns = max(soonest_wall_ns, requested.not_before_wall_ns)
         if plan.duration_ns:

@@ -66,7 +66,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
         return has_rate or self.user_centric is not None or bool(self.schedule_ns)
 
     @property
-    def most_workers(self) -> int | None:
+    def max_workers(self) -> int | None:
         """Maximum number of workers that can take part. A worker without a place under a limit
         could not send its credits. None: all of them."""
         limits = [limit for limit in (self.concurrency, self.prefill_concurrency) if limit]

@@ -140,7 +140,7 @@ class MeasuredPhase:
         )
         prompts = max(1, self.totals.with_prompt)
         draws = min(prompts, dataset.entries or prompts) / dataset.batch_size
-        requested_error = dataset.input_tokens.largest_deviation / math.sqrt(draws)
+        requested_error = dataset.input_tokens.max_deviation / math.sqrt(draws)
         arrivals = self._arrivals()
         counts = [worker.account.counts for worker in self.context.workers]
         workers = tuple(h for h in self.context.health if h.service is Service.WORKER)

@@ -32,7 +32,7 @@ MAX_ERROR_SHARE, MAX_OVERFLOW_SHARE = 0.10, 0.01
 """Maximum shares of the requests: errors except context overflows, and context overflows."""
 
 
-def least_duration_s(concurrency: int) -> float:
+def min_duration_s(concurrency: int) -> float:
     """Return the minimum time of a steady state: the shortest run's, since the rules have none."""
     return MIN_DURATION_S
 

@@ -10,7 +10,7 @@ because only the reference client may produce one.
 from collections.abc import Callable, Iterable, Sequence
 
 from aiperf_svc.config.concurrency_regions import ULTRA_LOW_END, Region, Regions, regions_of
-from aiperf_svc.core.experiments.scenario_result import least_queries
+from aiperf_svc.core.experiments.scenario_result import min_queries
 from aiperf_svc.core.rules.measured_point import (
     NO_RECORDS,
     Found,
@@ -36,7 +36,7 @@ _SALTED = ("system_suffix", "first_turn_prefix")
 """Positions of the marker between the system prompt and the user's text."""
 
 
-def least_duration_s(concurrency: int) -> float:
+def min_duration_s(concurrency: int) -> float:
     """Return the minimum issuing time of a point in the steady state (section 6.2)."""
     return 600.0 if concurrency <= ULTRA_LOW_END else 1200.0
 
@@ -176,7 +176,7 @@ def _has(point: MeasuredPoint, key: str) -> bool:
 def _duration(point: MeasuredPoint) -> Found:
     if point.sent is None:
         return NO_RECORDS
-    least = least_duration_s(point.concurrency)
+    least = min_duration_s(point.concurrency)
     is_window = bool(point.sent.window.length) and not point.has_conversations
     span = point.sent.window_span_s if is_window else point.sent.span_s
     if point.is_offline:
@@ -203,7 +203,7 @@ def _steady_state(point: MeasuredPoint) -> Found:
             found = "not found"
         text = f"{found}: no {MIN_PASSES} steady super-passes among {window.super_passes}"
         return False, text + trend
-    if point.sent.window_span_s < least_duration_s(point.concurrency):
+    if point.sent.window_span_s < min_duration_s(point.concurrency):
         text = f"insufficient_duration: {window.length} super-passes in "
         return False, f"{text}{point.sent.window_span_s:,.0f} s{trend}"
     text = f"windowable: super-passes {window.first + 1} to {window.first + window.length} of "
@@ -280,7 +280,7 @@ def _metrics(point: MeasuredPoint) -> Found:
 
 
 def _early_stopping(point: MeasuredPoint) -> Found:
-    least = least_queries(0.9)
+    least = min_queries(0.9)
     if point.sent is None:
         return NO_RECORDS
     official = _official(point)

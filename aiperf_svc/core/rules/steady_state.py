@@ -73,8 +73,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """True if this change counts as a trend."""
 
 
-def find_window(requests: Requests, pass_size: int, least_s: float) -> Window:
-    """Return the first steady series of super-passes whose starts span at least `least_s`, or else
+def find_window(requests: Requests, pass_size: int, min_s: float) -> Window:
+    """Return the first steady series of super-passes whose starts span at least `min_s`, or else
     the longest one. An incomplete last super-pass is ignored."""
     count = len(requests.start_ns) // pass_size
     series = [
@@ -103,7 +103,7 @@ def find_window(requests: Requests, pass_size: int, least_s: float) -> Window:
             found = msgspec.structs.replace(
                 found, first=first, length=last - first, begin=begin, end=end
             )
-        if span_s >= least_s:
+        if span_s >= min_s:
             break
     return found
 

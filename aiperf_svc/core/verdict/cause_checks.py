@@ -153,12 +153,12 @@ def _worst_worker(
     text: Callable[[Health], str],
     remedy: str,
     unit: str = "ratio",
-    least_samples: int = MIN_HEALTH_SAMPLES,
+    min_samples: int = MIN_HEALTH_SAMPLES,
 ) -> Callable[[Evidence], Reason | None]:
     """Return the check of one value, for the worker with the highest one."""
 
     def graded_worst(e: Evidence) -> Reason | None:
-        watched = [health for health in e.workers if health.samples >= least_samples]
+        watched = [health for health in e.workers if health.samples >= min_samples]
         if not watched:
             return None
         worst = max(watched, key=figure)
@@ -196,7 +196,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         FD_SHARE,
         text=lambda worker: f"{worker.id} used {worker.fd_share:.0%} of its file descriptors",
         remedy="raise ulimit -n or use more workers",
-        least_samples=0,
+        min_samples=0,
     ),
     Check(
         "capped",

@@ -14,7 +14,7 @@ from aiperf_svc.runner.parts import Expansion, Member, Work, expand
 from aiperf_svc.runner.stack.request import WORKLOAD_IMAGE, StackRequest, secrets_from
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.shape_lines import changed_keys
-from aiperf_svc.workloads.shapes import most_at_once
+from aiperf_svc.workloads.shapes import max_parallel
 
 Requests = Mapping[str, StackRequest]
 """The request of each member, by its name."""
@@ -97,7 +97,7 @@ def whole_footprint(requests: Requests, expansion: Expansion) -> Footprint:
         [of_one_stack(found)] if is_in_turn else found
         for found in ([plan.footprint for plan in each.plans] for each in requests.values())
     ]
-    found = of_stacks(stacks, at_once=1 if is_in_turn else most_at_once(first.at_once))
+    found = of_stacks(stacks, at_once=1 if is_in_turn else max_parallel(first.at_once))
     check_limits(first.config.deployment.limits, found)
     return found
 

@@ -41,7 +41,7 @@ from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.start_gate import LEAD_S
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.changes import StackChanges
-from aiperf_svc.workloads.shapes import Where, most_at_once
+from aiperf_svc.workloads.shapes import Where, max_parallel
 
 KubeContext = tuple[str | None, str | None]
 """Kubeconfig and context of a cluster."""
@@ -110,7 +110,7 @@ class StackPlacement(Placement):
     def limit(self) -> int:
         if self._expansion.is_in_turn or self._expansion.is_driven:
             return 1
-        return most_at_once(self._first.at_once)
+        return max_parallel(self._first.at_once)
 
     def prepare(self) -> bool:
         if self._options.keep and self.limit > 1:

@@ -18,7 +18,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.previews.changes import Change, changes
 from aiperf_svc.workloads.previews.trial_lists import human_time, shape_title
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.shapes import Shape, most_at_once
+from aiperf_svc.workloads.shapes import Shape, max_parallel
 
 FEW = 10
 """Maximum changed keys shown for a shape."""
@@ -150,7 +150,7 @@ def whole_lines(
 ) -> list[str]:
     """Return the duration and cost of all shapes together. `at_once` is the value of
     `experiment.parallel`."""
-    limit = most_at_once(at_once)
+    limit = max_parallel(at_once)
     times = [shape_time(shape, plan) for shape, plan in zip(shapes, plans, strict=True)]
     loads = [each.load_ns for each in times]
     longest = [each.longest_ns for each in times]

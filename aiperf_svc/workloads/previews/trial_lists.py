@@ -105,7 +105,7 @@ def _search(experiment: Experiment) -> str:
     search = experiment.search
     assert search is not None
     ranges = ", ".join(f"{k} from {s.start:g} to {s.end:g}" for k, s in search.ranges.items())
-    most = MAX_POINTS + search.most_longer
+    most = MAX_POINTS + search.max_longer_trials
     aim = f"the highest {search.maximize}" if search.maximize else f"what holds ({search.holds})"
     return f"search: {ranges} for {aim}; at most {most} trials"
 

@@ -185,7 +185,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         spec, steps = config.workload, self.steps(config, ranks)
         if spec.repeats_suspects or spec.current is None or spec.current.nodes == "all":
             return steps
-        return at_the_same_time(steps, ranks, most_nodes=spec.max_nodes_at_once)
+        return at_the_same_time(steps, ranks, max_nodes=spec.max_nodes_at_once)
 
     def _steps_of(
         self, config: Config, stage: Stage, unit: Sequence[Rank], names: Mapping[int, str]

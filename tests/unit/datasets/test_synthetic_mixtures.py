@@ -86,7 +86,7 @@ def test_expected_mean_matches_drawn_values(keys: dict[str, object]) -> None:
 def test_lengths_spread_no_more_than_known(keys: dict[str, object]) -> None:
     lengths = length(**keys)
     # The deviation of so many values is known to one in a hundred.
-    assert drawn(lengths).std() <= 1.02 * lengths.largest_deviation
+    assert drawn(lengths).std() <= 1.02 * lengths.max_deviation
 
 
 @pytest.mark.parametrize("distribution", ["normal", "lognormal", "uniform"])

@@ -281,7 +281,7 @@ def test_undecided_longer_runs_end_the_search() -> None:
         search, lambda value, _: HELD if value < 300 else BROKEN if value > 900 else UNCLEAR
     )
     longer = [value for value, is_longer in requested if is_longer]
-    assert len(longer) == search.space.most_longer
+    assert len(longer) == search.space.max_longer_trials
     assert len(requested) - len(longer) <= MAX_POINTS
     assert search.ending is Ending.BRACKETED
 

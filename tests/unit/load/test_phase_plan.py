@@ -242,4 +242,4 @@ def test_a_phase_has_no_more_workers_than_places() -> None:
         made = BenchmarkConfig.model_validate(data | {"load": {**limits, "requests": 9}})
         plan = plan_phase(Phase.PROFILING, made, shape())
         assert plan is not None
-        assert plan.most_workers == most
+        assert plan.max_workers == most
