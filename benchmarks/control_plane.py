@@ -281,7 +281,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=30, help="of load")
     parser.add_argument("--stub-processes", type=int, default=0, help="default: 250 workers each")
     parser.add_argument("--transport", choices=("curve", "tcp", "ipc"), default="curve")
-    parser.add_argument("--max-seconds", type=float, default=270.0, help="then give up")
+    parser.add_argument("--most-seconds", type=float, default=270.0, help="then give up")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.stub_processes = options.stub_processes or -(-options.workers // 250)
@@ -289,7 +289,7 @@ def main() -> int:
         simulation = Simulation(options, Path(name))
         try:
             simulation.start()
-            simulation.follow(options.max_seconds)
+            simulation.follow(options.most_seconds)
             found = report(simulation, simulation.results())
         except (SystemExit, subprocess.TimeoutExpired):
             for log in sorted(simulation.run.logs.iterdir()):
