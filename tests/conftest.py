@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Restore the default handling of SIGINT and SIGHUP, also for child processes, because nohup
+    """Restore the default handling of SIGINT and SIGHUP, including for child processes, because nohup
     and a shell's `&` make children ignore them. Remove proxy variables."""
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),

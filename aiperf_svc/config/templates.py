@@ -3,10 +3,11 @@
 The library's sandbox denies templates access to files and processes, but it does not prevent
 endless loops or `'a' * 9_000_000_000`. Here each template has limits of CPU time and memory:
 
-- Time is checked in each step of a loop and at each call. Between two checks lies one operation
-  on values, whose size the memory limit bounds. Operators that it does not bound have own limits.
-- Memory is bounded by the kernel: while a template is compiled or rendered, the process may only
-  use so much more. Compiling already evaluates the constant parts of a template.
+- Time is checked in each step of a loop and at each call. Only one operation runs between two
+  checks, and the memory limit bounds the size of its operands. Operators that this does not bound
+  have limits of their own.
+- Memory is bounded by the kernel: while a template is compiled or rendered, the process may
+  allocate only `MAX_BYTES` more. Compiling already evaluates the constant parts of a template.
 """
 
 import os
@@ -142,7 +143,7 @@ def _memory_limit() -> Iterator[None]:
         pages = int(os.read(statm, 100).split()[0])
         os.close(statm)
     except (ImportError, OSError):
-        yield  # A system without these; among the supported ones only macOS.
+        yield  # macOS has neither.
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = pages * os.sysconf("SC_PAGESIZE") + MAX_BYTES

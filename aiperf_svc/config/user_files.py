@@ -24,7 +24,7 @@ SMALL_FILE = 2**20
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file. Raises OSError, also if it is not a regular file."""
+    """Open a regular file. Raises OSError if it cannot be opened or is not a regular file."""
     # Checked before opening, which may block until a writer comes, and again afterwards, when the
     # file can no longer be replaced.
     _check(path, path.stat().st_mode)
@@ -38,7 +38,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Read a regular file of at most `max_bytes`. Raises OSError, also for a larger file."""
+    """Read a regular file. Raises OSError if it cannot be read or exceeds `max_bytes`."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         # Some system files report no size, and a file may grow meanwhile.

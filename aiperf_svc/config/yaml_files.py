@@ -79,14 +79,13 @@ class _Loader(_Documents):
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse the user's YAML or JSON. Raises yaml.YAMLError, also for a text that is too large."""
+    """Parse the user's YAML or JSON. Raises yaml.YAMLError if it is invalid or too large."""
     _check_size(text)
     return yaml.load(text, _Loader)
 
 
 def parse_documents(text: str) -> list[Any]:
-    """Parse all documents of a foreign text. Raises yaml.YAMLError, also for a text that is too
-    large."""
+    """Parse all documents of a text. Raises yaml.YAMLError if it is invalid or too large."""
     _check_size(text)
     return list(yaml.load_all(text, _Documents))
 
@@ -123,7 +122,9 @@ def _check_size(text: str) -> None:
             values += size
             repeated += size
             if repeated > MAX_ALIASED_VALUES:
-                problem = f"the aliases up to *{anchor} stand for over {MAX_ALIASED_VALUES:,} values"
+                problem = (
+                    f"the aliases up to *{anchor} stand for over {MAX_ALIASED_VALUES:,} values"
+                )
                 problem += "; repeat fewer"
                 raise _Refused(problem=problem, problem_mark=mark)
 

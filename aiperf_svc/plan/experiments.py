@@ -1,4 +1,4 @@
-"""The processes or pods of several trials that run one after the other in one stack: as many
+"""The processes or pods of several trials that run one after another in one stack: as many
 workers as the largest trial needs, and the time of all trials."""
 
 from collections.abc import Sequence

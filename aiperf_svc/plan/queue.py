@@ -67,7 +67,7 @@ def plan_queue(
     pods = made.pods
     templates = sum(len(pod.sets) or 1 for pod in pods)
     if made.jobs:
-        problem = "the pods of Jobs (experiment.fan_out) are made one after the other"
+        problem = "the pods of Jobs (experiment.fan_out) are made one after another"
     elif made.release is not None:
         problem = (
             "the pods of deployment.target.kind: release are made by a chart or an operator; give "

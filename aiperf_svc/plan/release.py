@@ -100,8 +100,8 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
     objects: tuple[Json, ...]
     """In the order of creation: objects that pods refer to come before those that create pods."""
     pods: tuple[PodPlan, ...]
-    """The pods that its objects and `requests` name, for totals and room. The objects create them;
-    these plans do not."""
+    """The pods that its objects and `requests` name, for totals and room checks. They are not
+    created from these plans but by the objects."""
     gate: PodPlan
     """The pod that is ready when the release is."""
     cluster_scoped: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_every_node(self) -> frozenset[str]:
-        """Names of the pods that DaemonSets make on each node that selectors and taints admit."""
+        """Names of the pods that DaemonSets create on each node that selectors and taints admit."""
         found = (each for each in self.objects if each["kind"] == "DaemonSet")
         return frozenset(name_of(each) for each in found if not _has_node_affinity(each))
 
@@ -448,8 +448,8 @@ def _makes_jobs(manifest: Json) -> bool:
 
 
 def max_replicas(objects: Sequence[Json]) -> dict[str, int]:
-    """Return how many pods the autoscalers among the objects of a release make at most, by the
-    names of these pods."""
+    """Return the maximum number of pods that the autoscalers of a release create, by the names of
+    the pods."""
     by_name = {name_of(each): each for each in objects}
     found: dict[str, int] = {}
     for name, changed in filter(None, map(_scaled, objects)):
@@ -462,8 +462,8 @@ def max_replicas(objects: Sequence[Json]) -> dict[str, int]:
 
 
 def _scaled(manifest: Json) -> tuple[str, dict[str, int]] | None:
-    """Return which object an autoscaler scales, and what of its spec it sets at most; None for
-    other objects. A ScaledJob makes Jobs of its own."""
+    """Return the object that an autoscaler scales, and the maximum values that it sets in its spec;
+    None for other objects. A ScaledJob creates its own Jobs."""
     spec = manifest.get("spec") or {}
     scaled = spec.get("scaleTargetRef") or {}
     name = f"{scaled.get('kind') or 'Deployment'}/{scaled.get('name')}"
@@ -576,7 +576,7 @@ def _rule_type(rule: ReadyRule, objects: Sequence[Json]) -> Json:
         names = ", ".join(name_of(each) for each in objects[:8])
         raise ConfigError(
             f"deployment.target.ready: the release has no {rule.kind} ({names}); correct the rule, "
-            "or give api_version for an object that an operator makes"
+            "or set api_version for an object that an operator creates"
         )
     return {"apiVersion": version, "kind": rule.kind}
 
@@ -597,7 +597,7 @@ def _is_unknown(manifest: Json, counted: Collection[str]) -> bool:
     """Return whether an object leads to pods that are in none of the `counted` objects."""
     if scaled := _scaled(manifest):
         return scaled[0] not in counted
-    # Its other objects make no pods.
+    # KEDA's other objects create no pods.
     is_of_operator = is_custom(manifest) and group_of(manifest) != KEDA
     return is_of_operator and name_of(manifest) not in counted
 

@@ -1,5 +1,5 @@
 """Prints the outcome of a run: tables for people, or one JSON object for programs. Rich is slow to
-import, so this module is imported when a run is over."""
+import, so this module is imported at the end of a run."""
 
 import sys
 from pathlib import Path

@@ -149,7 +149,7 @@ async def _run_trial(
 async def _run_trials(
     context: RunContext, names: Sequence[Service], stop_requested: asyncio.Task[Any]
 ) -> None:
-    """Run the services of one trial after the other until the experiment is over."""
+    """Run the services of one trial after another until the experiment is over."""
     from aiperf_svc.services.trials import context_of, following_trials
 
     async with following_trials(context, names) as trials:

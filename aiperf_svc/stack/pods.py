@@ -343,7 +343,7 @@ def _make_stateful_set(
                 )
             ),
         ),
-        # An update would replace one pod after the other, and keep the files of the last run.
+        # An update would replace one pod after another, and keep the files of the last run.
         opts=pulumi.ResourceOptions.merge(
             options,
             pulumi.ResourceOptions(replace_on_changes=["spec"], delete_before_replace=True),

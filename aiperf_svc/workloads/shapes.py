@@ -1,5 +1,5 @@
 """Groups trials into shapes by their needs besides the load. The trials of a shape run one after
-the other in the same processes or pods. Shapes also run one after the other, or at the same time in
+another in the same processes or pods. Shapes also run one after another, or at the same time in
 separate stacks or as the indexes of Jobs."""
 
 import json
@@ -83,8 +83,8 @@ def shapes_of(
     config: Config, where: Where, members: Sequence[TrialConfig] = ()
 ) -> tuple[Shape, ...]:
     """Return the shapes of a config's trials (`members`, if known) in the order in which they
-    begin; one without an experiment. Raises ConfigError, also for a search that would need several
-    shapes."""
+    begin. A config without an experiment has one shape. Raises ConfigError if a trial is invalid or
+    a search would need several shapes."""
     members = members or trial_configs(config)
     if where == "cluster" and is_fanned_out(config):
         # Everyone else sees one run of all trials.
@@ -97,7 +97,7 @@ def shapes_of(
         keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))
         raise ConfigError(
             f"experiment.search: {keys or 'the number of ranks'} needs other {what} for each "
-            "value, which only `aiperf-svc run` and `profile` start one after the other"
+            "value, which only `aiperf-svc run` and `profile` start one after another"
         )
     return found
 

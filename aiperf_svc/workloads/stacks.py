@@ -79,7 +79,7 @@ def plan_stack(
     workload = workload_of(config)
     if is_fanned_out(config):
         if settings.run.is_held:
-            raise ConfigError(f"{KEY}: indexes begin one after the other, at no common start")
+            raise ConfigError(f"{KEY}: indexes begin one after another, at no common start")
         (every,) = known.shapes
         indexes = [each.configs for each in index_shapes(config, every.members)]
         kind = workload.index_stack(shape_config(config, every), indexes)
@@ -89,7 +89,7 @@ def plan_stack(
     kind = workload.stack(shape_config(config, chosen), trials, settings)
     plan = plan_kind(kind, settings, known.shared)
     if len(known.shapes) == 1 and is_side_by_side(config):
-        note = "experiment.parallel: all trials run in the same pods, one after the other"
+        note = "experiment.parallel: all trials run in the same pods, one after another"
         plan = msgspec.structs.replace(plan, notes=(*plan.notes, note))
     return plan
 

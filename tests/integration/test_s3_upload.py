@@ -255,7 +255,7 @@ def test_unfinished_second_upload_leaves_no_manifest(
 
 
 def test_upload_ends_at_its_time_limit(store: Store, results: tuple[Path, Manifest]) -> None:
-    with pytest.raises(EnvironmentProblem, match="the time for an upload is over"):
+    with pytest.raises(EnvironmentProblem, match="the time for an upload has expired"):
         uploads.upload(*results, store.s3(), into="run", limit_s=0)
     assert store.names() == []
 

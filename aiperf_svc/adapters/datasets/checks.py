@@ -37,7 +37,7 @@ class CheckedFile(msgspec.Struct, frozen=True):
     notice: str = ""
     """Notices for the user."""
     replay_ns: int | None = None
-    """Length of a fixed schedule without speedup; None without one or if the file is not read
+    """Length of a fixed schedule without speedup; None if there is none or the file is not read
     whole."""
 
 

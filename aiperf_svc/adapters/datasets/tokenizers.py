@@ -211,7 +211,7 @@ class LibraryTokenCounter:
 def load_token_counter(
     options: config.Tokenizer, *, is_for_prompts: bool = False
 ) -> LibraryTokenCounter | None:
-    """Return the configured tokenizer, or None without one; for prompts with its chat template if
+    """Return the configured tokenizer, or None if there is none; with its chat template if
     configured.
 
     The name of an existing file or folder is a path; any other name is looked up in the hub's cache

@@ -1,10 +1,10 @@
 """Delays or drops packets from a target with Linux's queueing discipline netem.
 
 Two containers with NET_ADMIN in the pod's network run `run_container` (`plan/target.py`): one fails
-before the server starts if the kernel lacks netem, the other waits beside the server. In the second
-one, an event executes this module (`main`). It removes the discipline when its input ends, also if
-the runner is gone. Only packets that leave the pod are affected: responses, and packets that open
-and acknowledge connections.
+before the server starts if the kernel lacks netem, the other runs next to the server. In the second
+one, an event executes this module (`main`). It removes the discipline when its input ends, even if
+the runner was killed. Only packets that leave the pod are affected: responses, and packets that
+open and acknowledge connections.
 
 The requests follow rtnetlink(7) and <linux/pkt_sched.h>, because images have no `tc`.
 """

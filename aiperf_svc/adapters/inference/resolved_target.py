@@ -74,8 +74,8 @@ class Target(NamedTuple):
     def session_request(
         self, body: bytes, session_id: bytes, parent_id: bytes = b"", issued: bytes = b""
     ) -> tuple[bytes, bytes]:
-        """Return these bytes for a request of the conversation with this id, and with its parent's
-        id if an agent started it. `issued` is a header that the target issued."""
+        """Return the HTTP bytes of a request of the conversation with this id, including its
+        parent's id if an agent started it. `issued` is a header that the target issued."""
         if self.session_members:
             body = b"{" + self.session_members.replace(SESSION_ID, session_id) + body[1:]
         ids = self.session_head.replace(SESSION_ID, session_id)

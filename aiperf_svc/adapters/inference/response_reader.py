@@ -66,7 +66,7 @@ FIRST_DONE_WAIT_NS: Final = 5_000_000
 """How long a response waits for the end of its framing after `[DONE]`, until the server's behaviour
 is known. Most servers send both at the same time."""
 DONE_WAIT_NS: Final = 100_000_000
-"""The same for a server that is known to end its framing; then it is no longer expected."""
+"""How long it waits if the server is known to end its framing. After that no end is expected."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _UNSTAMPED, _STREAMED = int(Flag.UNSTAMPED), int(Flag.STREAMED)

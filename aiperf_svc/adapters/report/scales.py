@@ -50,7 +50,7 @@ def logarithmic(low: float, high: float) -> Scale:
 LARGE_RATIO = 20
 """Ratio of largest to smallest value from which an axis is logarithmic."""
 _MIN_GAP = 0.06
-"""Room for a label of `listed`, as a share of the axis."""
+"""Space that a label of `listed` needs, as a share of the axis."""
 
 
 def is_wide(values: Sequence[float]) -> bool:

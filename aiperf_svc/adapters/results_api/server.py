@@ -2,28 +2,32 @@
 
 GET  /healthz  /readyz                         no token
 GET  /metrics                                  Prometheus text
-GET  /v1/status?after=N&timeout=S              at once, or when the number is not N any more
-GET  /v1/summary                               what profile_export_aiperf.json holds; 409 before
+GET  /v1/status?after=N&timeout=S              the status, at once or when its number is no
+                                               longer N
+GET  /v1/summary                               the content of profile_export_aiperf.json; 409
+                                               before it is written
 GET  /v1/results                               name, size and SHA-256 of every file; 409 before
+                                               they are written
 GET  /v1/results/{name}                        one file: ranges, ETag, gzip
-POST /v1/cancel      {"reason": "..."}         stop, keep and report what was measured
-GET  /v1/clock                                 {"wall_ns": ...}: the time here
-POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at this time here, at
-                                               most a minute away; 409 unless it waits for a start.
-                                               "trial": N for a trial of an experiment; 1 if absent
+POST /v1/cancel      {"reason": "..."}         stop the run and report the results so far
+GET  /v1/clock                                 {"wall_ns": ...}: the time of this machine
+POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at this time of this
+                                               machine, at most a minute ahead; 409 unless the run
+                                               waits for its start. "trial": N selects a trial of
+                                               an experiment, by default 1
 POST /v1/scaling     {"replicas": [...], "changes": [...], ...}
-                                               all that the runner has seen of the server's
-                                               replicas
+                                               the runner's complete report on the server's
+                                               replicas so far
 POST /v1/events      {"start_wall_ns": ..., "events": [...]}
-                                               all that is known of the events of the load that
-                                               started then
-POST /v1/collected                             the results are fetched, this process may end;
-                                               409 before they are final
+                                               the complete report so far on the events of the
+                                               load that started at this time
+POST /v1/collected                             the results have been fetched, so this process may
+                                               end; 409 before they are final
 
-Everything below /v1 needs the stack's token, as `Authorization: Bearer` or
-`X-Aiperf-Token` (proxies of a cluster take the first for themselves). /metrics needs it too, or a
-token of its own that opens nothing else; with `deployment.monitoring: annotations` it needs none.
-Connections that have not shown a token are few and short: `guarded_connections`.
+Every path below /v1 requires the stack's token, as `Authorization: Bearer` or `X-Aiperf-Token` (the
+proxies of a cluster consume the first header). /metrics accepts this token, or one that is valid
+for /metrics only; with `deployment.monitoring: annotations` it requires none.
+`guarded_connections` limits the number and duration of connections without a valid token.
 """
 
 import asyncio
@@ -315,7 +319,7 @@ async def send_file(
             if has_body:
                 await _copy(file, response, last + 1 - first)
         except ConnectionError:
-            log.info("%s: the client left before its end", path.name)
+            log.info("%s: the client disconnected before the end", path.name)
     return response
 
 
@@ -325,7 +329,7 @@ async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None
         chunk = await asyncio.to_thread(file.read, min(CHUNK, left))
         if not chunk:
             # The client notices an aborted response, but not a short one.
-            raise EOFError("the file is shorter than its manifest says")
+            raise EOFError("the file is shorter than in its manifest")
         left -= len(chunk)
         await response.write(chunk)
     await response.write_eof()

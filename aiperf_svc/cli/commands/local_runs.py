@@ -139,9 +139,9 @@ def _show(trials: CheckedTrials, args: argparse.Namespace, files: CheckedFiles) 
         lines = trial_lists.as_lines(config, members, lengths)
     shapes = expansion.shapes[expansion.first.name]
     if expansion.is_driven:
-        lines.append("one after the other, each with its own processes")
+        lines.append("one after another, each with its own processes")
     elif len(shapes) > 1:
-        lines.append("one after the other, each with its own processes:")
+        lines.append("one after another, each with its own processes:")
         lines += [f"  {trial_lists.shape_title(shapes, number)}" for number in expansion.rounds]
     print(json.dumps(content, default=str) if args.json else "\n".join(lines))
     return int(ExitCode.OK)

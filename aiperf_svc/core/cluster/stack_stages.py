@@ -72,13 +72,13 @@ class StackLifecycle:
     has_part_failed: bool = False
     """A stage of the current part failed."""
     is_suspect: bool = False
-    """A pod of the stack died while the run continued, so the cluster has evidence to save."""
+    """A pod of the stack died while the run continued, so evidence must be saved."""
     was_interrupted: bool = False
     """The user interrupted a stage."""
     has_only_copy: bool = False
     """The results exist only in the stack, which stays until they are fetched."""
     is_lost: bool = False
-    """Another user has taken over the stack: no other part starts, and nothing is kept."""
+    """Another user has taken over the stack: no more parts start, and the stack is not kept."""
     is_in_use: bool = False
     """Another process took over the stack from this one, so the stack remains."""
     is_kept: bool = False
@@ -146,7 +146,7 @@ class StackLifecycle:
         self.has_part_failed = self.is_suspect = self.is_kept = False
 
     def stop(self) -> None:
-        """Keep nothing: the user has interrupted the session after a part."""
+        """Give up a kept stack, because the user interrupted the session after a part."""
         if self.is_kept and not self.is_in_use:
             self.is_kept, self.was_interrupted, self.stage = False, True, Stage.DESTROY
 

@@ -171,7 +171,7 @@ class Roster:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return the instances that have not registered, in words: `worker (3 of 4)`."""
+        """Return the instances that have not registered, as text: `worker (3 of 4)`."""
         words = []
         for service, count in sorted(self._expected.items()):
             have = self._counts[service]

@@ -69,7 +69,7 @@ PROMPT_MEMBERS = "one of text, prompt, texts, query (with passages), messages or
 
 
 def turn_of(fields: TurnFields) -> PromptTurn:
-    """Return the turn that `fields` describe. Raises ValueError that says what is wrong."""
+    """Return the turn that `fields` describe. Raises ValueError with the problem."""
     videos = [name for name in ("video", "videos") if getattr(fields, name)]
     if videos:
         raise ValueError(f"`{videos[0]}` is not supported")

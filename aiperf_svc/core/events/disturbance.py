@@ -131,7 +131,7 @@ class DisturbedLoad:
     clocks: ClockMap
     window: LoadWindow
     slo_ms: float | None
-    """SLO's limit for the first token; None without one."""
+    """SLO's limit for the first token; None if it has none."""
     is_good: Callable[[Chunk], Mask] | None
     """Selects completed requests within the SLO; None: those within the limit for the first
     token."""

@@ -24,8 +24,8 @@ from aiperf_svc.core.experiments.machine import (
 )
 
 STOPPED = "stopped by the user before it began"
-AFTER_END = "not begun: the experiment ended before"
-OUT_OF_TIME = "not begun: --timeout was over before"
+AFTER_END = "not started: the experiment had ended"
+OUT_OF_TIME = "not started: --timeout had expired"
 
 
 class Part(NamedTuple):

@@ -112,7 +112,7 @@ class Search:
         self._runs: dict[float, list[tuple[bool, SearchedTrial]]] = {}
 
     def next(self) -> Parameters | None:
-        """Return the parameters of the next trial; None when the search is over."""
+        """Return the parameters of the next trial; None when the search has ended."""
         step = self._next_step()
         if step is None:
             return None

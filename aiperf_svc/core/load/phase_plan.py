@@ -35,7 +35,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Times in ns and rates of a changing rate, which replaces `request_rate`."""
     schedule_ns: bytes = b""
     """Due time of each conversation of a fixed schedule, from the start of the phase, as int64
-    little-endian; empty without one."""
+    little-endian; empty if there is none."""
     bursts: Bursts | None = None
     """Bursts, between which `request_rate` applies, or nothing is sent."""
     user_centric: UserCentric | None = None
@@ -49,7 +49,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     min_duration_ns: int = 0
     pass_size: int = 0
     """If set, the phase ends with the first multiple of this number of conversations that is
-    granted when `min_duration_ns` is over."""
+    granted once `min_duration_ns` has elapsed."""
     grace_ns: int = 0
     """Time from the stop at the end of the duration until requests in flight are cancelled."""
     ramp_ns: int = 0

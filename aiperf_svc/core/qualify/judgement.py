@@ -229,7 +229,7 @@ class Judgement:
         }
 
     def _again(self, check: CheckInfo, nodes: tuple[str, ...]) -> Again | None:
-        """Return the result of a suspect's second measurement; None without one."""
+        """Return the result of a suspect's second measurement; None if there is none."""
         by_nodes: dict[frozenset[str], list[float]] = defaultdict(list)
         one_way: list[float] = []
         for each in self._repeats:
@@ -283,7 +283,8 @@ class Judgement:
         return hardest, is_worse(value, hardest, check.better, share=1.0)
 
     def _baseline(self, check: CheckInfo, node: str) -> float | None:
-        """Return the baseline of a node; the median for a new node; None without one."""
+        """Return the baseline of a node, or the median of all baselines for a new node; None if there
+        is no baseline."""
         known = self._rules.baseline.get(check.check, {})
         return known.get(node, known.get(""))
 

@@ -254,7 +254,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """Questions answered by both."""
     equal: int
     first_difference: int | None
-    """Median number of equal characters before the first difference; None without one."""
+    """Median number of equal characters before the first difference; None if there is none."""
     base_itself: float | None
     """Share of the questions that the base always answered in the same way; None if each was sent
     once."""
@@ -267,7 +267,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The agreement in words, one line each."""
+        """The agreement as text, one line each."""
         share = self.equal / self.questions
         first = f"answers: {self.equal:,} of {self.questions:,} equal on both sides ({share:.1%})"
         if self.first_difference is not None:

@@ -158,8 +158,8 @@ def is_right(question: Question, text: str, tool_calls: str) -> bool:
 
 
 def number_of(text: str, *, is_whole: bool = False) -> float | None:
-    """Return the last number of a text; None without one. With `is_whole`, the text is the
-    number."""
+    """Return the last number of a text; None if there is none. With `is_whole`, the whole text must
+    be a number."""
     found = _NUMBER.findall(text)
     if not found or (is_whole and found[-1] != text.strip()):
         return None
@@ -167,7 +167,7 @@ def number_of(text: str, *, is_whole: bool = False) -> float | None:
 
 
 def choice_of(text: str) -> str:
-    """Return the letter that an answer names; empty without one."""
+    """Return the letter that an answer names; empty if it names none."""
     boxed, named = _BOXED_CHOICE.findall(text), _NAMED_CHOICE.findall(text)
     if boxed or named:
         return str((boxed or named)[-1]).upper()

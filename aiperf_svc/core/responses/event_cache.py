@@ -17,9 +17,10 @@ CUT: Final = b"["
 _CLOSE: Final = b"[]}"
 _NO_MEANING: Final = Delta()
 MAX_REST: Final = 256
-"""Maximum rest that is cached. Longer ones, for example with log probabilities, rarely repeat."""
+"""Maximum length of a cached rest. Longer rests, such as log probabilities, rarely repeat."""
 MAX_KNOWN: Final = 8_192
-"""Maximum number of cached rests, about 4 MB. Frequent tokens, most of any text, soon return."""
+"""Maximum number of cached rests, about 4 MB. When it is reached, the cache is cleared; frequent
+tokens soon refill it."""
 MAX_SEVERAL: Final = 16
 """Maximum number of choices with separate caches. Responses with more are parsed event by event,
 since each number of choices takes memory."""

@@ -169,7 +169,8 @@ class ChunkedBody:
     def feed(self, data: bytes, at: int, stop: int) -> Sequence[Piece]:
         """Return the pieces of body within `data[at:stop]`, in order, none of them empty.
 
-        A piece never spans chunks. Raises ProtocolViolation, also for bytes after the end.
+        A piece never spans chunks. Raises ProtocolViolation for broken framing or bytes after the
+        end.
         """
         pieces: list[Piece] = []
         if self.is_between_chunks:

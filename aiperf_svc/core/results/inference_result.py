@@ -113,7 +113,7 @@ class ErrorDetails(msgspec.Struct, frozen=True):
     """One kind of error."""
 
     code: int | None
-    """Status of the response; None without one."""
+    """Status of the response; None if there was no response."""
     type: str
     message: str
     """The first message of this kind."""
@@ -142,7 +142,7 @@ class SteadyStats(msgspec.Struct, frozen=True, kw_only=True):
     """Its begin and end, from the start of the load."""
     end_s: float
     metrics: dict[str, MetricStats]
-    """Metrics of the requests started in it, with rates over its length; empty without one."""
+    """Metrics of the requests started in it, with rates over its length; empty if there is none."""
 
 
 class TurnOverflow(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ _NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 
 
 def limit_of(unit: str, limit: float | str) -> float:
-    """Return a limit in its metric's unit. Raises ValueError that says what is expected."""
+    """Return a limit in its metric's unit. Raises ValueError with the expected form."""
     value = _parsed(unit, limit.strip()) if isinstance(limit, str) else float(limit)
     if not math.isfinite(value):
         raise ValueError("expected a finite number")

@@ -36,7 +36,7 @@ class Totals(msgspec.Struct):
     cancelled: int = 0
     abandoned: int = 0
     to_abandon: int = 0
-    """Requests whose clients would not wait longer than a set time."""
+    """Requests whose clients were to disconnect after a set time."""
     unsent: int = 0
     context_overflows: int = 0
     """Requests whose prompt exceeded the server's context."""
@@ -74,7 +74,7 @@ class Totals(msgspec.Struct):
     with_prompt: int = 0
     """Completed requests whose prompt tokens the server reports."""
     with_cached: int = 0
-    """Part of these whose cached tokens the server reports."""
+    """Those of them whose cached tokens the server reports."""
     cached_above_prompt: int = 0
     """Completed requests for which the server reports more cached tokens than prompt tokens."""
     usage_contradictions: int = 0
@@ -82,7 +82,7 @@ class Totals(msgspec.Struct):
     osl_known: int = 0
     """Completed requests with a known output length and a known requested one."""
     osl_off: int = 0
-    """Part of these with an OSL mismatch beyond a tokenizer's rounding."""
+    """Those of them with an OSL mismatch beyond a tokenizer's rounding."""
     osl_requested: float = 0.0
     osl_generated: float = 0.0
     """Requested and generated output tokens of these requests."""
@@ -236,8 +236,8 @@ def _add_cached(totals: Totals, done: Chunk) -> None:
 
 def _add_lengths(totals: Totals, done: Chunk) -> None:
     """Compare output lengths with the requested ones. A response for which the server reports the
-    exact requested number of tokens counts as matching, whatever a tokenizer here counts: random
-    tokens, for example after a forced end, split into other tokens again."""
+    exact requested number of tokens counts as matching, whatever the client's tokenizer counts:
+    random tokens, for example after a forced end, do not survive detokenizing."""
     requested, generated = done["requested_tokens"], done["output_tokens"]
     is_known = (requested > 0) & (generated >= 0)
     if not is_known.any():

@@ -4,9 +4,9 @@ Before any page is read, `unique_sources` compares URLs and the addresses of the
 one server may still have unrelated URLs, such as two addresses of it, or all URLs of a gateway.
 For these `CopyFinder` compares the contents.
 
-A page is identified by values that no other server has: when it began to count, or the exact times
-that it has spent on its requests. Counts of requests and tokens are not evidence, because replicas
-under the same load have equal counts.
+A page is identified by values that no other server has: the time at which its counters started, or
+the exact total times of its requests. Counts of requests and tokens are not evidence, because
+replicas under the same load have equal counts.
 
 The times spent change between two reads of a busy server. If two pages ever had the same times at
 the same moment, even before the load, they are copies: the times of replicas never coincide.

@@ -148,7 +148,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     requested_tolerance: float = 0.0
     """Random error to allow for in the mean of the drawn lengths."""
     longest_input_tokens: float = 0.0
-    """The same with the longest chat template; 0 if prompts contain more than that."""
+    """Approximate mean length with the longest chat template; 0 if prompts have other content."""
     stated_input_tokens: float = 0.0
     """Mean length reported by the server."""
     is_length_forced: bool = False
@@ -310,7 +310,7 @@ def arrivals_ratio(
 
 
 def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
-    """Return the kinds of errors in words and their counts, most frequent first."""
+    """Return the names of the kinds of errors and their counts, most frequent first."""
     found = [
         (kind.name.lower().replace("_", " "), int(totals.errors[kind]))
         for kind in ErrorKind

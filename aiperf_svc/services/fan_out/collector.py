@@ -53,7 +53,7 @@ from aiperf_svc.workloads.shapes import index_shapes
 
 POLL_S = 1.0
 """Seconds between checks of the Jobs."""
-OUT_OF_TIME = f"deployment.ttl is over in {COLLECTION_S} s: trials that have not ended are not run"
+OUT_OF_TIME = f"deployment.ttl expires in {COLLECTION_S} s: trials that have not ended are not run"
 log = logging.getLogger(__name__)
 
 

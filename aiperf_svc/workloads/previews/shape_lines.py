@@ -154,7 +154,7 @@ def whole_lines(
     times = [shape_time(shape, plan) for shape, plan in zip(shapes, plans, strict=True)]
     loads = [each.load_ns for each in times]
     longest = [each.longest_ns for each in times]
-    how = "one after the other" if limit == 1 else f"{limit} at a time"
+    how = "one after another" if limit == 1 else f"{limit} at a time"
     if at_once == "auto":
         how = f"up to {limit} at a time, as many as there is room for"
     words = [f"{count(len(plans), 'shape')}, {how}"]

@@ -191,7 +191,7 @@ async def test_finished_trials_arrive_before_the_stack_deletes_itself(place: Two
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
         status, summary = await final_state(client)
     assert (status.state, status.exit_code) == ("failed", ExitCode.BENCHMARK_FAILED)
-    assert status.reason.startswith("deployment.ttl is over in 120 s")
+    assert status.reason.startswith("deployment.ttl expires in 120 s")
     assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
 
 

@@ -231,7 +231,7 @@ def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFi
     assert "shape 1 of 2 (deployment.target.replicas=1): trials 1, 3" in out
     assert "shape 2 of 2 (deployment.target.replicas=3): trials 2, 4" in out
     assert "\n  2      2       11 " in out
-    assert "2 shapes, one after the other; load about " in out
+    assert "2 shapes, one after another; load about " in out
     assert "deployment.target.replicas: (default) → 3" in out
     assert "`pulumi up` brings up shape 1 and runs its trials; `pulumi config set " in out
     assert cli.main(["preview", path, "--json"]) == 0

@@ -203,7 +203,7 @@ async def test_stack_without_a_wait_is_judged_once(looks: int, wait_ns: int, fir
 
 async def test_room_that_does_not_come_ends_the_wait() -> None:
     check = await Nodes(looks=None).checked(1_000_000)
-    assert (check.state, check.detail) == ("failed", "no room for target, also after 1ms")
+    assert (check.state, check.detail) == ("failed", "no room for target, even after 1ms")
 
 
 async def test_quota_and_nodes_share_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:

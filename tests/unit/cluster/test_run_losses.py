@@ -49,14 +49,14 @@ def condition(reason: str) -> list[Json]:
         (a_root("made again"), "Namespace n was deleted during the run"),
         (
             a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3600"}),
-            "deployment.ttl is over: the stack deleted its Namespace n",
+            "deployment.ttl has expired: the stack deleted its Namespace n",
         ),
         (
             a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3601"}),
             "Namespace n was deleted during the run",
         ),
     ],
-    ids=["gone", "going", "made again", "its time is over", "before its time"],
+    ids=["gone", "going", "made again", "expired", "not expired"],
 )
 def test_lost_root_object_is_reported_once(found: Json | None, words: str) -> None:
     losses = RunLosses()

@@ -344,7 +344,7 @@ async def until_room(
     tell: OnCheck | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Check:
-    """Repeat a check of the room until it passes or the waiting time is over, and return the last
+    """Repeat a check of the room until it passes or `wait_ns` has elapsed, and return the last
     result. Return at once if the stack would not fit even into the empty cluster. Raises
     Unreachable."""
     if check.state != "failed" or not wait_ns or (await look(is_empty=True)).state == "failed":
@@ -358,7 +358,7 @@ async def until_room(
         await sleep(min(ROOM_POLL_S, left_s))
         check = await look(is_empty=False)
     if check.state == "failed":
-        check = msgspec.structs.replace(check, detail=f"{check.detail}, also after {limit}")
+        check = msgspec.structs.replace(check, detail=f"{check.detail}, even after {limit}")
     return check
 
 

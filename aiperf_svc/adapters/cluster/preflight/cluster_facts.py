@@ -98,7 +98,7 @@ def clock_ahead_s(node: Json) -> int | None:
 
 
 def lease_ahead_s(lease: Json) -> int | None:
-    """Return the same from the lease of a node; None if the lease does not show it."""
+    """Return how far a node's clock is ahead, from its lease; None without both times."""
     taken = [
         each["time"]
         for each in lease["metadata"].get("managedFields") or ()

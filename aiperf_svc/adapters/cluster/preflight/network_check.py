@@ -61,7 +61,7 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
     image: ImagePlan
 
     def manifest_of_namespace(self) -> Json:
-        """Return the namespace. `gc` finds it by its annotation when its time is over."""
+        """Return the namespace. `gc` finds it by its annotation when its time has expired."""
         metadata = {
             "name": self.namespace,
             "labels": {**self._labels(), "pod-security.kubernetes.io/enforce": "restricted"},

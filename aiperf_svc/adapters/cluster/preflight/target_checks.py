@@ -121,7 +121,7 @@ def _without_pod(waited: WaitedPod, service: Check | None) -> TargetChecks:
 
 
 async def check_bucket(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> Check | None:
-    """Check from a pod whether the results' object store can be reached; None without one. Raises
+    """Check from a pod whether the results' bucket can be reached; None if there is none. Raises
     Unreachable."""
     s3 = plan.config.artifacts.s3
     if s3 is None:

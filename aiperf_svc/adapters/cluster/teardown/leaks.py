@@ -112,8 +112,8 @@ async def find_left(
     cluster: Cluster, wanted: StackObjects, *, timeout_s: float = 0.0
 ) -> LeakReport:
     """Return what is left. If nothing is found while the API server fails or does not respond,
-    repeat the check until the time is over. Raises Refused, and Unreachable if the last request got
-    no response."""
+    repeat the check until the timeout. Raises Refused, and Unreachable if the last request got no
+    response."""
     end_mono_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -194,8 +194,8 @@ async def list_root_types(
 ) -> tuple[ObjectRef, ...]:
     """List the namespaces and ConfigMaps with a stack's label, as far as the user may list them.
 
-    Raises Unreachable, also if the API server fails to list them: without its roots, a stack in use
-    looks like an unused one.
+    Raises Unreachable if the API server does not respond or fails to list them: without its roots,
+    a stack in use looks like an unused one.
     """
     listed = await list_objects(
         cluster,
@@ -226,7 +226,7 @@ async def uid_of_namespace(cluster: Cluster, namespace: str) -> str | None:
 async def wait_until_gone(
     cluster: Cluster, wanted: StackObjects, *, timeout_s: float
 ) -> LeakReport:
-    """Check until nothing is left or the time is over, and return the last report.
+    """Check until nothing is left or the timeout expires, and return the last report.
 
     Types that the user may not list do not prolong the wait. Raises as `find_left`.
     """

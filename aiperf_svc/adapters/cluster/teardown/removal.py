@@ -54,7 +54,8 @@ async def list_stacks(cluster: Cluster, *, namespace: str | None = None) -> tupl
     """List every stack with an object anywhere, or in `namespace` if the user may not list all
     namespaces.
 
-    Raises Refused, and Unreachable, also if the API server fails to list the roots of stacks.
+    Raises Refused, and Unreachable if the API server does not respond or fails to list the roots of
+    stacks.
     """
     catalog = await read_catalog(cluster)
     listed = await list_objects(cluster, catalog, selector=STACK_LABEL, or_namespace=namespace)

@@ -60,7 +60,7 @@ class RunLosses:
             return None
         self._reported.add(words)
         if found and _is_overdue(found["metadata"]):
-            return Loss("", f"deployment.ttl is over: the stack deleted its {words}")
+            return Loss("", f"deployment.ttl has expired: the stack deleted its {words}")
         return Loss("", f"{words} was deleted during the run")
 
     def handle_pods(self, listed: Sequence[Json]) -> tuple[Loss, ...]:
@@ -117,7 +117,7 @@ def _end_text(ended: Json) -> str:
 
 
 def _is_overdue(metadata: Json) -> bool:
-    """Return whether an object was deleted because its TTL was over."""
+    """Return whether an object was deleted because its TTL had expired."""
     ttl = (metadata.get("annotations") or {}).get(TTL_ANNOTATION, "")
     if not ttl.isdecimal() or "deletionTimestamp" not in metadata:
         return False
