@@ -103,7 +103,7 @@ def read_draft(
     if kind_of(draft.data) != INFERENCE:
         return draft
     _complete_endpoint(draft)
-    _take_scenario(draft.data)
+    _move_scenario(draft.data)
     _complete_dataset(draft.data, args)
     _complete_rate(draft)
     if path is None:
@@ -140,7 +140,7 @@ def _name_sections(draft: Draft) -> None:
             section = section.rpartition(".")[0]
 
 
-def _take_scenario(data: Json) -> None:
+def _move_scenario(data: Json) -> None:
     """Apply a scenario that replaces the benchmark, with the dataset that it needs."""
     experiment = data.get("experiment")
     if isinstance(experiment, dict) and experiment.get("scenario") in agentx.NAMES:
@@ -205,7 +205,7 @@ def read_draft_of_run(
     return read_draft(args, flags=flags)
 
 
-def take_api_key(draft: Draft, text: str | None) -> str | None:
+def read_api_key_flag(draft: Draft, text: str | None) -> str | None:
     """Return the key of `--api-key`, and set its variable in the config; None without the flag.
     Raises ConfigError."""
     if text is None:

@@ -15,7 +15,7 @@ from aiperf_svc.adapters.pulumi.project import read_settings, stack_name
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.storage.shape_trials import experiment_of
 from aiperf_svc.cli.checks import checked_trials, cluster_problems
-from aiperf_svc.cli.flag_config import Draft, put, take_api_key
+from aiperf_svc.cli.flag_config import Draft, put, read_api_key_flag
 from aiperf_svc.cli.options import run_options
 from aiperf_svc.config.clusters import read_clusters
 from aiperf_svc.config.load_config import STACK_KEY, STACKS, own_base
@@ -77,7 +77,7 @@ def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
 
 def _request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     """Return a request without a stack name. Raises ConfigError."""
-    key = take_api_key(draft, args.api_key)
+    key = read_api_key_flag(draft, args.api_key)
     checked = checked_trials(
         draft.parse(), cluster_problems, source=draft.source, names=draft.names
     )

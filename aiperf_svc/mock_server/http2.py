@@ -173,11 +173,11 @@ class Http2Session:
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
         """Process a frame; return the request that ends with it, if any."""
         if kind == _DATA:
-            return self._take_data(flags, stream, payload)
+            return self._handle_data(flags, stream, payload)
         if kind in (_HEADERS, _CONTINUATION):
-            return self._take_block(kind, flags, stream, payload)
+            return self._handle_block(kind, flags, stream, payload)
         if kind == _SETTINGS and not flags & _ACK:
-            self._take_settings(payload)
+            self._handle_settings(payload)
         elif kind == _WINDOW_UPDATE and len(payload) == 4:
             increment = int.from_bytes(payload) & _MAX_WINDOW
             if stream == 0:
@@ -190,7 +190,7 @@ class Http2Session:
             raise Http2Error("the client has left its request")
         return b""
 
-    def _take_settings(self, payload: bytes) -> None:
+    def _handle_settings(self, payload: bytes) -> None:
         if len(payload) % 6:
             raise Http2Error("a SETTINGS frame")
         for name, value in struct.iter_unpack(">HI", payload):
@@ -202,7 +202,7 @@ class Http2Session:
                 self._max_frame = min(value, _MAX_FRAME)
         self._out += frame(_SETTINGS, _ACK, 0)
 
-    def _take_block(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    def _handle_block(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
         if kind == _HEADERS:
             payload = _unpadded(flags, payload)
             if flags & _PRIORITY:
@@ -224,7 +224,7 @@ class Http2Session:
             self._windows[stream] = self._initial_window
         return self._ended(stream) if is_end else b""
 
-    def _take_data(self, flags: int, stream: int, payload: bytes) -> bytes:
+    def _handle_data(self, flags: int, stream: int, payload: bytes) -> bytes:
         self._to_acknowledge += len(payload)
         if self._to_acknowledge >= _RENEW_WINDOW_AT:
             self._out += _window_update(self._to_acknowledge)

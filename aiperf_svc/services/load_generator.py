@@ -471,10 +471,10 @@ class LoadGenerator:
         unsent += due_by_now
         self.revoked += len(self._held) - due_by_now
         self._held.clear()
-        self.unsent += unsent + self._take_back(self.client.revoke_unwritten())
+        self.unsent += unsent + self._end_unwritten(self.client.revoke_unwritten())
         self._cut_sessions()
 
-    def _take_back(self, unwritten: Sequence[Request]) -> int:
+    def _end_unwritten(self, unwritten: Sequence[Request]) -> int:
         """End the credits of requests that were not written. Returns how many of them were due."""
         self._active -= len(unwritten)
         if self._is_open_loop:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.listeners import may_begin_to_listen, nothing_listens, refuses
-from aiperf_svc.adapters.inference.resolved_target import Target, look_up_apart, resolve_target
+from aiperf_svc.adapters.inference.resolved_target import Target, look_up_in_thread, resolve_target
 from aiperf_svc.adapters.inference.side_requests import why_not_ready
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
@@ -77,7 +77,7 @@ async def follow_names(
 
 async def _look_up(client: InferenceClient, config: BenchmarkConfig, log: logging.Logger) -> None:
     try:
-        found = await look_up_apart(config)
+        found = await look_up_in_thread(config)
     except ConfigError as error:
         log.warning("the target's addresses stay as they are: %s", error)
         return

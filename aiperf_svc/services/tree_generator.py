@@ -246,7 +246,7 @@ class TreeGenerator(LoadGenerator):
 
     # --- stopping --------------------------------------------------------------------------------
 
-    def _take_back(self, unwritten: Sequence[Request]) -> int:
+    def _end_unwritten(self, unwritten: Sequence[Request]) -> int:
         for request in unwritten:
             tree: RunningTree = request.session
             self._pending.end_request(tree.index, request.due_wall_ns)

@@ -26,8 +26,8 @@ from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.event_undo import POLL_S, RETRY_S
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
+    list_cluster_scoped,
     refuse_taken_outside,
-    take_outside,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import refuse_unread
 from aiperf_svc.adapters.pulumi.deployed import made_roots, namespaces_in
@@ -214,7 +214,7 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
         async with connect(kubeconfig=kubeconfig, context=cluster.context) as api:
             finding = functools.partial(users_of, api, stack, namespace=namespace)
             users = await retried(finding, within_s=RETRY_S, pause_s=POLL_S)
-            return users, await take_outside(api) if makes_outside else None
+            return users, await list_cluster_scoped(api) if makes_outside else None
 
     try:
         # In a thread, because Pulumi's own event loop runs in this one.

@@ -158,7 +158,7 @@ async def test_only_failing_names_are_looked_up_again(
             has_ended.set()
         return clients
 
-    monkeypatch.setattr(target_lookup, "look_up_apart", look_up)
+    monkeypatch.setattr(target_lookup, "look_up_in_thread", look_up)
     following = asyncio.create_task(follow_names(look, logging.getLogger("test")))
     await has_ended.wait()
     following.cancel()

@@ -292,7 +292,7 @@ class LeaseKeeper:
         """How far the API server's clock is ahead of this machine's."""
         self._is_measured = False
         self._is_reported = False
-        """Whether the user has been told that the Lease cannot be renewed."""
+        """Whether the user has seen the message that the Lease cannot be renewed."""
         self._keeping: asyncio.Task[None] | None = None
         self._has_begun, self._is_taken = asyncio.Event(), asyncio.Event()
         self.loss: TakenOver | None = None

@@ -43,7 +43,7 @@ FOLDER = "/etc/aiperf-stack"
 WORK = "/work"
 """Writable folder of the runner's pod: home, Pulumi's home, and results before the upload."""
 LATE_S = 600
-"""Longest delay of a start. A later start is skipped."""
+"""Maximum delay of a start. A start that would be later is skipped."""
 MARGIN_S = 900
 """Time for preflight, collection and removal beyond the stacks' time to live."""
 GRACE_MARGIN_S = 120
@@ -134,56 +134,63 @@ def manifests(plans: Sequence[StackPlan], stack_file: str, schedule: Schedule) -
         "app.kubernetes.io/managed-by": "aiperf-svc",
     }
 
-    def made(
-        version: str, kind: str, *, name: str = name, is_whole: bool = False, **rest: Any
+    def manifest(
+        version: str, kind: str, *, name: str = name, is_cluster_wide: bool = False, **rest: Any
     ) -> Json:
         metadata: Json = {"name": name, "labels": labels}
         if plan.config.deployment.annotations:
             metadata["annotations"] = plan.config.deployment.annotations
-        if not is_whole:
+        if not is_cluster_wide:
             metadata["namespace"] = schedule.namespace
         return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
 
     rbac = "rbac.authorization.k8s.io/v1"
     account = {"kind": "ServiceAccount", "name": name, "namespace": schedule.namespace}
 
-    def bound(role: str, *, is_whole: bool = False, in_namespace: str = "") -> Json:
-        kind = "ClusterRoleBinding" if is_whole else "RoleBinding"
+    def binding(role: str, *, is_cluster_wide: bool = False, in_namespace: str = "") -> Json:
+        kind = "ClusterRoleBinding" if is_cluster_wide else "RoleBinding"
         reference = {
             "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole" if is_whole else "Role",
+            "kind": "ClusterRole" if is_cluster_wide else "Role",
             "name": role,
         }
-        found = made(
-            rbac, kind, name=role, is_whole=is_whole, roleRef=reference, subjects=[account]
+        found = manifest(
+            rbac,
+            kind,
+            name=role,
+            is_cluster_wide=is_cluster_wide,
+            roleRef=reference,
+            subjects=[account],
         )
         if in_namespace:
             found["metadata"]["namespace"] = in_namespace
         return found
 
     # Cluster-scoped names contain the namespace: two namespaces may schedule a stack of this name.
-    whole = f"aiperf-{schedule.namespace}-{name}"
+    prefix = f"aiperf-{schedule.namespace}-{name}"
     roles: list[Json] = []
     for where, rights in sorted(_by_namespace(plans).items()):
         # In other namespaces, names contain the runner's namespace for the same reason.
-        role = name if where == namespace_of(plan) else whole
+        role = name if where == namespace_of(plan) else prefix
         kind = "Role" if where else "ClusterRole"
-        granting = made(rbac, kind, name=role, is_whole=not where, rules=rules_of(rights))
+        granting = manifest(
+            rbac, kind, name=role, is_cluster_wide=not where, rules=rules_of(rights)
+        )
         if where:
             granting["metadata"]["namespace"] = where
-        roles += [granting, bound(role, is_whole=not where, in_namespace=where)]
-    reads = f"{whole}-reads"
+        roles += [granting, binding(role, is_cluster_wide=not where, in_namespace=where)]
+    reader = f"{prefix}-reads"
     own_pods = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
     return [
-        made("v1", "ServiceAccount"),
+        manifest("v1", "ServiceAccount"),
         *roles,
         # To check whether the pods of earlier runners, which hold locks, still exist.
-        made(rbac, "Role", name=f"{name}-pods", rules=own_pods),
-        bound(f"{name}-pods"),
-        made(rbac, "ClusterRole", name=reads, is_whole=True, rules=_reads(plan)),
-        bound(reads, is_whole=True),
-        made("v1", "ConfigMap", data={f"Pulumi.{stack}.yaml": stack_file}),
-        made("batch/v1", "CronJob", spec=_cron_job(plan, schedule, name, labels)),
+        manifest(rbac, "Role", name=f"{name}-pods", rules=own_pods),
+        binding(f"{name}-pods"),
+        manifest(rbac, "ClusterRole", name=reader, is_cluster_wide=True, rules=_reads(plan)),
+        binding(reader, is_cluster_wide=True),
+        manifest("v1", "ConfigMap", data={f"Pulumi.{stack}.yaml": stack_file}),
+        manifest("batch/v1", "CronJob", spec=_cron_job(plan, schedule, name, labels)),
     ]
 
 

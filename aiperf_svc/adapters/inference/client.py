@@ -81,7 +81,7 @@ class InferenceClient:
         )
         self._writer = writer = RequestWriter(target, pool, in_flight, first_id=first_id)
         self._reader = ResponseReader(
-            epoll, pool, records, in_flight, writer, self._take_timer_event, on_part
+            epoll, pool, records, in_flight, writer, self._handle_timer, on_part
         )
         self._wake_at_wall_ns: int | None = None
         """Time at which the timer fires; None if it is not set."""
@@ -262,7 +262,7 @@ class InferenceClient:
         if self._closing:
             self._pool.close_sockets()
 
-    def _take_timer_event(self, fd: int) -> None:
+    def _handle_timer(self, fd: int) -> None:
         """Handle a descriptor that may be one of the timers."""
         if fd == self._timer.fd:
             self._timer.clear()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.inference.resolved_target import Target, at_url, resolve_target
+from aiperf_svc.adapters.inference.resolved_target import Target, config_at_url, resolve_target
 from aiperf_svc.adapters.inference.side_requests import ask_with_body
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.quality import Quality
@@ -110,7 +110,7 @@ async def _ask_all(
     run_id: str,
 ) -> list[Answer]:
     urls = config.endpoint.all_urls
-    targets = [await asyncio.to_thread(resolve_target, at_url(config, url)) for url in urls]
+    targets = [await asyncio.to_thread(resolve_target, config_at_url(config, url)) for url in urls]
     due = [(n, repeat) for repeat in range(quality.repeats) for n in range(len(questions))]
     answers: dict[tuple[int, int], Answer] = {}
     rest = iter(enumerate(due))

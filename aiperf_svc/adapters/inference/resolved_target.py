@@ -128,7 +128,7 @@ def session_members(paths: Sequence[str]) -> bytes:
     return encoded + b"," if members else b""
 
 
-def at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:
+def config_at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:
     """Return the config for one of several URLs."""
     endpoint = config.endpoint.model_copy(update={"url": url, "urls": ()})
     return config.model_copy(update={"endpoint": endpoint})
@@ -196,7 +196,7 @@ def look_up(
     return tuple(usable)
 
 
-async def look_up_apart(config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
+async def look_up_in_thread(config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
     """Call `look_up` in a daemon thread, so a resolver that does not respond cannot delay the end
     of the process. Raises ConfigError."""
     loop = asyncio.get_running_loop()

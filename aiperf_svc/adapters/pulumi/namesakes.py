@@ -8,10 +8,10 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, obje
 from aiperf_svc.adapters.cluster.ownership import StackInUse, made_while_killed
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     is_labelled,
-    names_of_others,
+    list_cluster_scoped,
+    names_taken,
     namespaces_of,
     roots_of,
-    take_outside,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import NAMESPACE
 from aiperf_svc.adapters.pulumi import deployed
@@ -70,7 +70,7 @@ async def refuse_strangers_of(
     for namespace in deployed.namespaces_in(listed):
         await refuse_strangers(cluster, stack, namespace, own)
     made = deployed.cluster_scoped_in(listed)
-    if made and (taken := names_of_others(await take_outside(cluster), made, stack=stack)):
+    if made and (taken := names_taken(await list_cluster_scoped(cluster), made, stack=stack)):
         raise StackInUse(
             f"stack {stack} is gone, and {', '.join(taken)} now belong to others, but Pulumi "
             "would delete them with this state. The state is unchanged; when they are gone too, "

@@ -18,7 +18,7 @@ from aiperf_svc.cli.checks import (
     local_problems,
     parallel_problems,
 )
-from aiperf_svc.cli.flag_config import Draft, read_flags, read_stack_draft, take_api_key
+from aiperf_svc.cli.flag_config import Draft, read_api_key_flag, read_flags, read_stack_draft
 from aiperf_svc.cli.options import run_options
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.problems import Problem
@@ -76,7 +76,7 @@ def measure(draft: Draft, args: argparse.Namespace, forks: ForkServer | None) ->
     `forks`; return the exit code. Raises ConfigError, and BenchmarkFailed if no server listens at
     the target."""
     options = run_options(args)
-    key = take_api_key(draft, args.api_key)
+    key = read_api_key_flag(draft, args.api_key)
     secrets = {} if key is None else {TARGET_KEY_ENV: key}
     config = draft.parse()
 

@@ -36,7 +36,7 @@ from aiperf_svc.runner.stack.members import (
     expand_requests,
     member_requests,
     several_lines,
-    whole_footprint,
+    total_footprint,
 )
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews import summary
@@ -65,7 +65,7 @@ def preview(args: argparse.Namespace) -> int:
 def _preview(request: StackRequest, args: argparse.Namespace) -> str:
     requests = member_requests(request, read_clusters(request.settings, str(args.config)))
     expansion = expand_requests(requests)
-    footprint = whole_footprint(requests, expansion)
+    footprint = total_footprint(requests, expansion)
     if args.json:
         found = previews.as_json(request) | {"footprint": footprint.as_json}
         return json.dumps(found, default=str)
@@ -135,7 +135,7 @@ def _check_settings(request: StackRequest) -> None:
 
 def _schedule(request: StackRequest, args: argparse.Namespace) -> Schedule:
     requests = member_requests(request)
-    footprint = whole_footprint(requests, expand_requests(requests))
+    footprint = total_footprint(requests, expand_requests(requests))
     plan, deployment = request.plan, request.config.deployment
     image = args.image or _runner_image(plan.deadline.image.name)
     try:

@@ -183,7 +183,7 @@ class PhaseMachine:
         """Time of the latest event that has one."""
         self._is_stopping = False
         self._has_stopped = False
-        """True after the workers were told to stop."""
+        """True after the workers got the order to stop."""
         self.story: deque[tuple[PhaseStage, type]] = deque(maxlen=32)
         """Latest events except returns, for error messages."""
 

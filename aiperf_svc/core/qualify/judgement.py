@@ -283,8 +283,8 @@ class Judgement:
         return hardest, is_worse(value, hardest, check.better, share=1.0)
 
     def _baseline(self, check: CheckInfo, node: str) -> float | None:
-        """Return the baseline of a node, or the median of all baselines for a new node; None if there
-        is no baseline."""
+        """Return the baseline of a node, or the median of all baselines for a new node; None
+        without any baseline."""
         known = self._rules.baseline.get(check.check, {})
         return known.get(node, known.get(""))
 

@@ -44,7 +44,7 @@ class SourceAddress(NamedTuple):
             (here.is_tls, here.port, own.path, own.query)
             == (there.is_tls, there.port, its.path, its.query)
             and bool(self.addresses & other.addresses)
-            and _may_be_one(here.host, there.host)
+            and _may_be_same_host(here.host, there.host)
         )
 
 
@@ -61,7 +61,7 @@ def unique_sources(addresses: Sequence[SourceAddress]) -> dict[SourceLog, Source
     return {address.source: found[address.source] for address in addresses}
 
 
-def _may_be_one(host: str, other: str) -> bool:
+def _may_be_same_host(host: str, other: str) -> bool:
     if _is_address(host) or _is_address(other):
         return True
     # A name with and without its domain is the same.
@@ -104,13 +104,13 @@ class CopyFinder:
     def copies(self, logs: Sequence[SourceLog]) -> dict[SourceLog, SourceLog]:
         """Return each source that is a copy, with its original. A source configured by the user is
         the preferred original."""
-        kept = _Kept()
+        kept = _CountedSources()
         found: dict[SourceLog, SourceLog] = {}
         ordered = sorted((log for log in logs if log.portable), key=lambda each: each.is_guess)
         for log in ordered:
-            self._take(log)
+            self._compare_times(log)
         for log in ordered:
-            same = kept.named_instead(log) or next(
+            same = kept.covering_source(log) or next(
                 (each for each in kept.candidates(log, self._first(log)) if _is_same(log, each)),
                 None,
             )
@@ -120,12 +120,12 @@ class CopyFinder:
                 found[log] = same
         return found
 
-    def _take(self, log: SourceLog) -> None:
+    def _compare_times(self, log: SourceLog) -> None:
         """Compare new times spent with those of all other sources."""
         begin = self._read.get(log, 0)
         for position, spent in enumerate(log.spent[begin:], start=begin):
             other, there = self._seen.setdefault(spent, (log, position))
-            if other is not log and _are_of_one_moment(log, position, other, there):
+            if other is not log and _are_simultaneous(log, position, other, there):
                 one, another = self._first(log), self._first(other)
                 if one is not another:
                     self._same[one] = another
@@ -140,7 +140,7 @@ class CopyFinder:
         return log
 
 
-class _Kept:
+class _CountedSources:
     """The sources that are counted, indexed to find their copies."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class _Kept:
             self._created.setdefault(item, []).append(log)
         self._by_times.setdefault(first, []).append(log)
 
-    def named_instead(self, log: SourceLog) -> SourceLog | None:
+    def covering_source(self, log: SourceLog) -> SourceLog | None:
         """Return a user-configured source that covers the servers of a guessed one: exactly one of
         the two has labels for several servers."""
         return self._named.get(not log.has_several_servers) if log.is_guess else None
@@ -168,7 +168,7 @@ class _Kept:
         yield from self._by_times.get(first, ())
 
 
-def _are_of_one_moment(one: SourceLog, here: int, other: SourceLog, there: int) -> bool:
+def _are_simultaneous(one: SourceLog, here: int, other: SourceLog, there: int) -> bool:
     """Return whether two pages had the same times spent simultaneously."""
     begin_ns = max(one.spent_since_ns[here], other.spent_since_ns[there])
     end_ns = min(_until_ns(one, here), _until_ns(other, there))

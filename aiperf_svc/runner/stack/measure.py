@@ -150,7 +150,7 @@ class Measuring:
         return self.results
 
     def _uptime_gate(self) -> StartGate | None:
-        """Return the gate that starts a visit at an uptime of its target; None if no uptime is set."""
+        """Return the gate that starts a visit at an uptime of its target; None if none is set."""
         experiment = self._plan.config.experiment
         blocks = experiment.blocks if experiment is not None else None
         if experiment is None or blocks is None or blocks.uptime is None:

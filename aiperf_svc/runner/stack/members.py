@@ -88,7 +88,7 @@ def _with_rank_image(request: StackRequest) -> Config:
     return request.config if tool is None or not image else tool.with_image(image)
 
 
-def whole_footprint(requests: Requests, expansion: Expansion) -> Footprint:
+def total_footprint(requests: Requests, expansion: Expansion) -> Footprint:
     """Return the peak footprint of all stacks together, and its duration. Raises ConfigError if it
     exceeds `deployment.limits`."""
     first, *_ = requests.values()
@@ -144,5 +144,5 @@ def several_lines(expansion: Expansion, requests: Requests) -> str:
         if request.config is not first.config:
             changed = changed_keys(first.plan, request.plan)
             lines += [f"      {each}" for each in changed if each.key != "endpoint.url"]
-    lines.append(f"  all together: {whole_footprint(requests, expansion).in_words}")
+    lines.append(f"  all together: {total_footprint(requests, expansion).in_words}")
     return "\n".join(lines)

@@ -35,7 +35,7 @@ from aiperf_svc.runner.stack.members import (
     member_requests,
     part_request,
     several_lines,
-    whole_footprint,
+    total_footprint,
 )
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.start_gate import LEAD_S
@@ -120,7 +120,7 @@ class StackPlacement(Placement):
             )
         for request in self._requests.values():
             request.check_prerequisites()
-        whole_footprint(self._requests, self._expansion)
+        total_footprint(self._requests, self._expansion)
         if self._expansion.is_single:
             return True  # The launch asks the user, after the preflight checks.
         for text in self._previews():

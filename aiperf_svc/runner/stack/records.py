@@ -11,13 +11,13 @@ from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     StackObjects,
     expiry,
+    list_cluster_scoped,
     namespaces_of,
     refuse_taken,
     refuse_taken_outside,
     take_inventory,
-    take_outside,
+    without_dependents,
     without_labelled,
-    without_own,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     find_roots,
@@ -55,7 +55,7 @@ async def first_record(
             before, present = known.before, without_labelled(present, request.stack)
     outside = None
     if any(plan.release is not None for plan in request.plans):
-        outside_now = await take_outside(cluster)
+        outside_now = await list_cluster_scoped(cluster)
         refuse_unread(outside_now, types)
         refuse_taken_outside(outside_now, stack=request.stack, plans=request.plans)
         outside = (known.outside if known else None) or outside_now
@@ -82,8 +82,8 @@ async def first_record(
         await refuse_strangers_of(cluster, request.stack, state, record.own or ())
     if before is not None and present is not None:
         own = record.own or ()
-        refuse_taken(without_own(present, own), stack=request.stack, plans=request.plans)
-        record = msgspec.structs.replace(record, before=without_own(before, own))
+        refuse_taken(without_dependents(present, own), stack=request.stack, plans=request.plans)
+        record = msgspec.structs.replace(record, before=without_dependents(before, own))
     return record
 
 

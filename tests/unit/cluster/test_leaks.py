@@ -8,7 +8,11 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import Catalog, Listed, ObjectRef
 from aiperf_svc.adapters.cluster.teardown import leaks, removal
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects, is_name_of
+from aiperf_svc.adapters.cluster.teardown.inventory import (
+    Inventory,
+    StackObjects,
+    has_name_of_stack,
+)
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     LeakReport,
     find_left,
@@ -389,7 +393,7 @@ def named_ref(kind: str, name: str) -> ObjectRef:
     ],
 )
 def test_names_of_rank_objects_are_ours(kind: str, name: str) -> None:
-    assert is_name_of(named_ref(kind, name), "bench")
+    assert has_name_of_stack(named_ref(kind, name), "bench")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +405,7 @@ def test_names_of_rank_objects_are_ours(kind: str, name: str) -> None:
     ],
 )
 def test_other_names_are_the_owners(kind: str, name: str) -> None:
-    assert not is_name_of(named_ref(kind, name), "bench")
+    assert not has_name_of_stack(named_ref(kind, name), "bench")
 
 
 def volume(**claim: str) -> dict[str, Any]:

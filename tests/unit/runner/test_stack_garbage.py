@@ -411,10 +411,10 @@ async def test_objects_of_strangers_are_kept_from_pulumi(
 ) -> None:
     role = ObjectRef(kind="ClusterRole", namespace="", name="engine", uid="1", path="")
 
-    async def take_outside(_: Any) -> Inventory:
+    async def list_cluster_scoped(_: Any) -> Inventory:
         return Inventory(namespace="", objects=(role,), not_listed=())
 
-    monkeypatch.setattr(namesakes, "take_outside", take_outside)
+    monkeypatch.setattr(namesakes, "list_cluster_scoped", list_cluster_scoped)
     metadata = {"name": "engine", "uid": "0"}
     kind = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
     made = {"type": kind, "outputs": {"metadata": metadata}}

@@ -35,14 +35,14 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
     StackObjects,
     compare,
+    created_by_runs,
     deleted_with,
     inventory_of,
     is_claim_of,
-    made_by,
-    made_outside,
+    list_cluster_scoped,
+    new_cluster_scoped,
     outliving_owners,
     roots_of,
-    take_outside,
 )
 from aiperf_svc.core.cluster.conditions import conditions_of
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -136,7 +136,7 @@ async def _check_once(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     )
     others = others_of(labelled.objects, stack, own)
     theirs = deleted_with(others, labelled.objects)
-    ours = made_by(labelled.objects, own=own, before=before)
+    ours = created_by_runs(labelled.objects, own=own, before=before)
     ours |= outliving_owners(labelled.objects, wanted)
     left = {each.uid: each for each in labelled.objects if each.uid in ours}
     strays = [each for each in labelled.objects if each.uid not in ours | theirs]
@@ -165,7 +165,9 @@ async def _check_once(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     if wanted.outside is not None:
         # Objects named after a namespace that existed before may belong to others.
         own_space = namespace if wanted.namespace_uid else ""
-        made, others_made = made_outside(wanted.outside, await take_outside(cluster), own_space)
+        made, others_made = new_cluster_scoped(
+            wanted.outside, await list_cluster_scoped(cluster), own_space
+        )
         left |= {each.uid: each for each in made}
         outside = tuple(each for each in others_made if each.uid not in left)
     volumes = await _volumes(cluster, stack=stack, namespace=namespace, left=left)
