@@ -186,7 +186,7 @@ class Images(Model):
     sampling: Sampling = "random"
     """Order in which files of the folder are chosen."""
 
-    _one = model_validator(mode="before")(_one_if_described)
+    _default_number = model_validator(mode="before")(_one_if_described)
 
     @property
     def is_scaled(self) -> bool:
@@ -244,7 +244,7 @@ class Sounds(Model):
     sampling: Sampling = "random"
     """Order in which files of the folder are chosen."""
 
-    _one = model_validator(mode="before")(_one_if_described)
+    _default_number = model_validator(mode="before")(_one_if_described)
 
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:

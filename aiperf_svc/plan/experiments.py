@@ -24,7 +24,7 @@ def largest_topology(topologies: Sequence[Topology]) -> Topology:
         record_processors=max(each.record_processors for each in topologies),
         # A direct socket can replace the proxy, but not the reverse.
         raw_route="direct" if any(t.raw_route == "direct" for t in topologies) else "proxy",
-        workers_a_core=max(each.workers_a_core for each in topologies),
+        workers_per_core=max(each.workers_per_core for each in topologies),
     )
 
 

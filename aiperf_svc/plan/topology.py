@@ -92,7 +92,7 @@ class Topology(msgspec.Struct, frozen=True, omit_defaults=True):
     workers: int
     record_processors: int
     raw_route: Literal["proxy", "direct"]
-    workers_a_core: float = 1.0
+    workers_per_core: float = 1.0
     """Number of workers that share each core of a machine; 1 if none are shared."""
 
     @property
@@ -118,7 +118,7 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
     found = _topology(config.deployment, facts, group, processors, raw_route)
     if facts.where == "cluster":
         return found
-    return msgspec.structs.replace(found, workers_a_core=max(1.0, workers / facts.cores))
+    return msgspec.structs.replace(found, workers_per_core=max(1.0, workers / facts.cores))
 
 
 def plan_ranks(deployment: Deployment, ranks: int, facts: Facts) -> Topology:

@@ -10,7 +10,12 @@ from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.adapters.host.tasks import Tasks
-from aiperf_svc.adapters.jobs.index_pod import ChosenShape, choose_shape, how_ended, why_not_ready
+from aiperf_svc.adapters.jobs.index_pod import (
+    ChosenShape,
+    choose_shape,
+    how_ended,
+    readiness_problem,
+)
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Bus
 from aiperf_svc.adapters.storage import folders
@@ -185,7 +190,7 @@ class _Index:
         while reason and not interrupts.count:
             if ended := how_ended(self._server):
                 raise BenchmarkFailed(f"the server {ended} before it was ready")
-            reason = await asyncio.to_thread(why_not_ready, target.port, pod.probe.path)
+            reason = await asyncio.to_thread(readiness_problem, target.port, pod.probe.path)
             if reason and time.monotonic() > until_mono_s:
                 raise BenchmarkFailed(
                     f"the server is not ready after {format_duration(target.ready_timeout)} "

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.listeners import may_begin_to_listen, nothing_listens, refuses
 from aiperf_svc.adapters.inference.resolved_target import Target, look_up_in_thread, resolve_target
-from aiperf_svc.adapters.inference.side_requests import why_not_ready
+from aiperf_svc.adapters.inference.side_requests import readiness_problem
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.units import format_duration
@@ -33,7 +33,7 @@ async def find_target(
     while True:
         try:
             target = await asyncio.to_thread(resolve_target, config)
-            problem = await why_not_ready(config, target, run_id) if wait_ns else ""
+            problem = await readiness_problem(config, target, run_id) if wait_ns else ""
         except ConfigError as error:
             # The name of a pod that does not exist yet has no address.
             if mono_ns() >= until_mono_ns:

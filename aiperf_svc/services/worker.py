@@ -132,7 +132,7 @@ class Worker(BaseService):
             self._send_returns(),
             self._records.run(),
             every(
-                housekeeping_interval_s(self.context.topology.workers_a_core), self._housekeeping
+                housekeeping_interval_s(self.context.topology.workers_per_core), self._housekeeping
             ),
             every(EXPIRE_S, self._expire),
             follow_names(self._clients, self.log),
@@ -189,7 +189,7 @@ class Worker(BaseService):
             "on_end": generator.on_end,
             "on_timer": generator.on_timer,
             "on_batch": self._records.add,
-            "poll_every_ns": poll_interval_ns(self.context.topology.workers_a_core),
+            "poll_every_ns": poll_interval_ns(self.context.topology.workers_per_core),
             "on_part": generator.on_part if isinstance(generator, PrefillGenerator) else None,
         }
         if len(targets) == 1:
@@ -302,7 +302,7 @@ class Worker(BaseService):
 
     async def _send_returns(self) -> None:
         topology = self.context.topology
-        interval_s = return_interval_s(topology.workers, topology.workers_a_core)
+        interval_s = return_interval_s(topology.workers, topology.workers_per_core)
         while True:
             if await is_set_within(self._return_now, interval_s):
                 await asyncio.sleep(STARVED_RETURN_S)

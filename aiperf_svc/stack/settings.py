@@ -210,7 +210,7 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     namespace = wanted.name if wanted.mode == "existing" else None
     makes_outside = plan.release is not None and plan.release.cluster_scoped
 
-    async def look() -> tuple[Users, Inventory | None]:
+    async def read_cluster() -> tuple[Users, Inventory | None]:
         async with connect(kubeconfig=kubeconfig, context=cluster.context) as api:
             finding = functools.partial(users_of, api, stack, namespace=namespace)
             users = await retried(finding, within_s=RETRY_S, pause_s=POLL_S)
@@ -219,7 +219,7 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     try:
         # In a thread, because Pulumi's own event loop runs in this one.
         with ThreadPoolExecutor(1) as thread:
-            users, outside = thread.submit(asyncio.run, look()).result()
+            users, outside = thread.submit(asyncio.run, read_cluster()).result()
     except Refused as error:
         raise pulumi.RunError(
             f"whether stack {stack} is in use is unknown: {error}. Nothing was changed"

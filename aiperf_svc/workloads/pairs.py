@@ -52,7 +52,7 @@ def circle_rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(rounds)
 
 
-def at_the_same_time(
+def group_steps(
     steps: Iterable[Step], ranks: Sequence[Rank], *, max_nodes: int | None = None
 ) -> tuple[Step, ...]:
     """Group consecutive steps as long as they use different nodes and a group has at most

@@ -20,8 +20,8 @@ START_SKEW_SHARE = 0.01
 """Share of the step from which a skew is invalid, if that is less than 100 ms."""
 LATE_START_NS = 100_000_000
 THROTTLED_SHARE = (0.01, 0.20)
-"""Limits for the time in which the CPU quota throttled a rank. From a fifth on, the run measured
-the quota."""
+"""Limits for the time in which the CPU quota throttled a rank. At 20% or more, the run measured the
+quota."""
 CPU_PRESSURE = 0.20
 MEMORY_PRESSURE = 0.10
 STOLEN_SHARE = 0.05

@@ -10,7 +10,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import largest_topology
 from aiperf_svc.plan.index_pods import KEY
-from aiperf_svc.plan.lifetime import one_after_the_other
+from aiperf_svc.plan.lifetime import sequential_times
 from aiperf_svc.plan.run_id import in_order, order_experiment
 from aiperf_svc.plan.stack import SharedByShapes, StackPlan, StackSettings, plan_kind
 from aiperf_svc.plan.topology import Facts, Topology
@@ -58,7 +58,7 @@ def all_shapes(
         )
         for each in shapes
     ]
-    shared = SharedByShapes(experiment, in_order(config, experiment), one_after_the_other(times))
+    shared = SharedByShapes(experiment, in_order(config, experiment), sequential_times(times))
     return AllShapes(config, tuple(shapes), shared)
 
 

@@ -22,7 +22,7 @@ from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.stack_kind import StackKind
 from aiperf_svc.plan.topology import Facts, Topology, plan_ranks
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.workloads.pairs import at_the_same_time
+from aiperf_svc.workloads.pairs import group_steps
 from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
 from aiperf_svc.workloads.workload import (
     LocalNeeds,
@@ -257,7 +257,7 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         time."""
         steps = self.steps(config, ranks)
         if config.deployment.ranks.pairs == "rounds":
-            return at_the_same_time(steps, ranks)
+            return group_steps(steps, ranks)
         return steps
 
     # --- the plan --------------------------------------------------------------------------------

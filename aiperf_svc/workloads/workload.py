@@ -158,7 +158,7 @@ class Workload(ABC, Generic[ConfigT]):
         planned. `ended` trials need not run again."""
         return None
 
-    def needless(
+    def unnecessary_trials(
         self,
         config: ConfigT,
         trials: Sequence[Trial],

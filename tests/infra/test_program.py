@@ -179,7 +179,7 @@ def test_missing_network_policies_are_noted(compact: Recording) -> None:
     assert "deployment.network_policies is off" in compact.outputs["notes"][0]
 
 
-def test_no_drain_hold_means_no_budget(compact: Recording) -> None:
+def test_stack_without_drain_hold_has_no_budget(compact: Recording) -> None:
     assert not [m for m in compact.manifests if m["kind"] == "PodDisruptionBudget"]
     (role,) = (m for m in compact.manifests if m["kind"] == "Role")
     assert [rule["resources"] for rule in role["rules"]] == [["namespaces"], ["leases"]]

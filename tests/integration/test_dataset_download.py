@@ -161,7 +161,9 @@ async def _broken_run(server: Server, folder: Path) -> None:
         )
 
 
-async def test_a_server_without_ranges_sends_all_again(server: Server, tmp_path: Path) -> None:
+async def test_server_without_ranges_sends_the_whole_file_again(
+    server: Server, tmp_path: Path
+) -> None:
     server.has_ranges = False
     server.cuts = [150_000]
     assert_whole(await fetch(server, tmp_path), OLD)

@@ -343,7 +343,7 @@ def test_connections_are_made_two_seconds_before_users() -> None:
     assert len(client.preconnected) == count
 
 
-def test_absent_target_is_not_connected_ahead_again() -> None:
+def test_absent_target_is_preconnected_only_once() -> None:
     made = generator()
     client: NotingClient = made.client  # type: ignore[assignment]
     client.lets_connect = False

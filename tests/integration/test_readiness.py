@@ -9,7 +9,7 @@ import pytest
 
 from aiperf_svc.adapters.inference import side_requests
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.adapters.inference.side_requests import why_not_ready
+from aiperf_svc.adapters.inference.side_requests import readiness_problem
 from tests.support.small_configs import small_config
 from tests.support.threaded_server import in_thread
 
@@ -42,7 +42,7 @@ def responding(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
 
 async def reason(url: str, **endpoint: object) -> str:
     config = small_config(url, endpoint=endpoint)
-    return await why_not_ready(config, resolve_target(config), "run")
+    return await readiness_problem(config, resolve_target(config), "run")
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ async def test_server_caches_the_blocks_of_the_trace(tmp_path: Path) -> None:
     assert found[other, 0] == (30, 0)
 
 
-async def test_failed_request_fails_its_tree_alone(tmp_path: Path) -> None:
+async def test_failed_request_fails_only_its_tree(tmp_path: Path) -> None:
     lines = [
         weka(call(0, [1]), subagent(2, call(2, [7])), call(4, [1, 2]), id=f"t{number}")
         for number in range(8)

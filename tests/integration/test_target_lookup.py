@@ -57,17 +57,17 @@ def responding(*problems: str) -> Callable[..., Awaitable[str]]:
     """Return a readiness check with these results in order."""
     left = list(problems)
 
-    async def why_not_ready(*_: object) -> str:
+    async def readiness_problem(*_: object) -> str:
         return left.pop(0)
 
-    return why_not_ready
+    return readiness_problem
 
 
 async def test_wait_covers_the_name_and_the_server(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found[:0] = [ConfigError("no such name")]
-    monkeypatch.setattr(target_lookup, "why_not_ready", responding("connection refused", ""))
+    monkeypatch.setattr(target_lookup, "readiness_problem", responding("connection refused", ""))
     noted: list[str] = []
     assert await find(config(wait_for_server="10s"), LATER_NS, noted) is FOUND
     assert noted == [
@@ -80,14 +80,14 @@ async def test_wait_covers_the_name_and_the_server(
 async def test_server_is_not_checked_without_a_wait(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_lookup, "why_not_ready", None)
+    monkeypatch.setattr(target_lookup, "readiness_problem", None)
     assert await find(config(), mono_ns(), []) is FOUND
 
 
 async def test_end_of_the_wait_states_the_reason(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_lookup, "why_not_ready", responding("status 503"))
+    monkeypatch.setattr(target_lookup, "readiness_problem", responding("status 503"))
     settings = config(wait_for_server="10s")
     with pytest.raises(BenchmarkFailed, match=r"not ready after 10s .*: status 503"):
         await find(settings, mono_ns(), [])
@@ -143,7 +143,7 @@ async def test_only_failing_names_are_looked_up_again(
         for addresses, each in zip((fine, failing), settings, strict=True)
     ]
     configs: list[BenchmarkConfig] = []
-    looks: list[None] = []
+    calls: list[None] = []
     has_ended = asyncio.Event()
 
     async def look_up(failing_config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
@@ -152,14 +152,14 @@ async def test_only_failing_names_are_looked_up_again(
             raise ConfigError("no such name")
         return at("10.0.0.2")
 
-    def look() -> Any:
-        looks.append(None)
-        if len(looks) == 4:
+    def list_clients() -> Any:
+        calls.append(None)
+        if len(calls) == 4:
             has_ended.set()
         return clients
 
     monkeypatch.setattr(target_lookup, "look_up_in_thread", look_up)
-    following = asyncio.create_task(follow_names(look, logging.getLogger("test")))
+    following = asyncio.create_task(follow_names(list_clients, logging.getLogger("test")))
     await has_ended.wait()
     following.cancel()
     await asyncio.wait([following])

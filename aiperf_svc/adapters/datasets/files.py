@@ -119,7 +119,7 @@ class LineFile:
         """Return the last line that was yielded."""
         return Line(self._number, self._position, self._size)
 
-    def again(self, lines: Sequence[Line]) -> list[bytes]:
+    def reread(self, lines: Sequence[Line]) -> list[bytes]:
         """Read these lines. Raises DatasetError if the file has changed."""
         with _translated(self._path):
             if self._copy is not None:

@@ -85,7 +85,7 @@ class _DagFile:
     def trees(self) -> Iterator[TracedTree]:
         return self._sessions.trees()
 
-    def again(self, number: int) -> TracedTree:
+    def reread(self, number: int) -> TracedTree:
         return self._sessions.tree(self._sessions.roots[number])
 
     def sha256(self) -> str:
@@ -133,12 +133,12 @@ class _TreesOfFiles:
                 self._units.append(_Unit(number, lines.line))
                 yield self._read(line, f"{file}:{line_number}")
 
-    def again(self, number: int) -> TracedTree:
+    def reread(self, number: int) -> TracedTree:
         unit = self._units[number]
         file = self._files[unit.file]
         if unit.line is None:
             return self._read(read_whole(file), str(file))
-        (content,) = self._opened[unit.file].again([unit.line])
+        (content,) = self._opened[unit.file].reread([unit.line])
         return self._read(content, f"{file}:{unit.line.number}")
 
     def sha256(self) -> str:

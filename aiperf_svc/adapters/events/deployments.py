@@ -17,7 +17,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, retried
 from aiperf_svc.adapters.cluster.api.objects import label_selector, selector_text
 from aiperf_svc.adapters.cluster.teardown.event_undo import POLL_S, RETRY_S, UNDO, Undo, record_undo
 from aiperf_svc.adapters.events import netem
-from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
+from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, wait_for_proof
 from aiperf_svc.adapters.events.pod_commands import (
     BUSY,
     FIRST_IS_SERVER,
@@ -219,12 +219,12 @@ class DeploymentEvents:
         async with self._commands(run, target, KILL, is_signal=True) as (chosen, _):
             before = {_uid(pod): target.restarts(pod) for pod in chosen}
 
-        async def look() -> str | None:
+        async def check() -> str | None:
             now = {_uid(pod): target.restarts(pod) for pod in await target.pods(is_ready=False)}
             is_restarted = all(now.get(uid, 0) > count for uid, count in before.items())
             return "restarted" if is_restarted else None
 
-        await proof(look, f"no container of {_names(chosen)} restarted", REPLACED_S)
+        await wait_for_proof(check, f"no container of {_names(chosen)} restarted", REPLACED_S)
         run.verify("restartCount is higher")
 
     async def _stall(self, run: EventRun, target: "_Target") -> None:
@@ -327,14 +327,14 @@ class DeploymentEvents:
         )
         what = f"NetworkPolicy of {_names(pods)}"
         async with self._changed(run, undo, found, {"ingress": []}, what):
-            await proof(
+            await wait_for_proof(
                 lambda: self._connections(pods, "dropped"),
                 "a worker still connects to the target: the cluster does not enforce the policy",
                 REPLACED_S,
             )
             run.verify("connections from a worker are dropped")
             await run.hold()
-        await proof(
+        await wait_for_proof(
             lambda: self._connections(pods, "open"), "the target is still cut off", REPLACED_S
         )
         run.verify("accepted afterwards")
@@ -450,22 +450,24 @@ class _Target:
         """Wait until new pods have replaced the deleted ones; return a description of them."""
         old, lost = {_uid(pod) for pod in before}, {_uid(pod) for pod in gone}
 
-        async def look() -> list[Json] | None:
+        async def check() -> list[Json] | None:
             live = await self.pods(is_ready=False)
             new = [pod for pod in live if _uid(pod) not in old]
             is_left = any(_uid(pod) in lost for pod in live)
             return new if len(new) >= len(lost) and not is_left else None
 
-        new = await proof(look, f"{_names(gone)} was not replaced", REPLACED_S)
+        new = await wait_for_proof(check, f"{_names(gone)} was not replaced", REPLACED_S)
         return "replaced by " + ", ".join(f"{_name(pod)} (UID {_uid(pod)[:8]})" for pod in new)
 
     async def has_replicas(self, wanted: int) -> None:
         """Wait until there are `wanted` pods."""
 
-        async def look() -> int | None:
+        async def check() -> int | None:
             return wanted if len(await self.pods(is_ready=False)) == wanted else None
 
-        await proof(look, f"Deployment {self.name} does not have {wanted} pods", REPLACED_S)
+        await wait_for_proof(
+            check, f"Deployment {self.name} does not have {wanted} pods", REPLACED_S
+        )
 
 
 def _limit(run: EventRun) -> str:

@@ -189,7 +189,7 @@ async def ask_with_body(
 # --- readiness -----------------------------------------------------------------------------------
 
 
-async def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
+async def readiness_problem(config: BenchmarkConfig, target: Target, run_id: str) -> str:
     """Return the reason why the target cannot be measured yet; empty if it can.
 
     The target is ready if `/health` succeeds. If a server lacks this path, `/v1/models` is tried;

@@ -79,7 +79,7 @@ def _ended_by_zero(texts: "tuple[str, ...] | list[str]") -> bytes:
     return b"".join(text.encode() + b"\0" for text in texts)
 
 
-def why_not_ready(port: int, path: str | None) -> str:
+def readiness_problem(port: int, path: str | None) -> str:
     """Return why the server is not ready; empty if it is. Blocks."""
     try:
         if path is None:

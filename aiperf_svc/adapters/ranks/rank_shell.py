@@ -160,7 +160,7 @@ class RankShell:
             self._handle_end(command, -signal.SIGKILL, time_ns())
         if self._child is not None:
             # They are children of the courier, like the loop.
-            await asyncio.to_thread(end_children, but=self._child.pid)
+            await asyncio.to_thread(end_children, keep=self._child.pid)
 
     def output(self, command: str) -> Path:
         """Return the folder with the files `stdout` and `stderr` of a command."""

@@ -175,7 +175,7 @@ class Viewer:
         return response
 
     async def _list(self, _request: web.Request) -> web.Response:
-        entries = await asyncio.to_thread(self._index.look)
+        entries = await asyncio.to_thread(self._index.scan)
         return await _page(list_page, self._index.root, entries)
 
     async def _chosen(

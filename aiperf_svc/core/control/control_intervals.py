@@ -55,21 +55,21 @@ GRANT_S_PER_WORKER = 10e-6
 """Seconds between two refills, per worker: about twice the time of a refill."""
 
 
-def poll_interval_ns(workers_a_core: float) -> int:
+def poll_interval_ns(workers_per_core: float) -> int:
     """Return the maximum time between two polls of a worker's sockets. A later poll makes a
     timestamp less certain; the verdict judges whether that matters."""
-    return round(POLL_INTERVAL_NS * workers_a_core)
+    return round(POLL_INTERVAL_NS * workers_per_core)
 
 
-def housekeeping_interval_s(workers_a_core: float) -> float:
+def housekeeping_interval_s(workers_per_core: float) -> float:
     """Return the time between two checks of a worker's clocks and partly filled batches."""
-    return HOUSEKEEPING_S * min(workers_a_core, MAX_WORKERS_PER_CORE)
+    return HOUSEKEEPING_S * min(workers_per_core, MAX_WORKERS_PER_CORE)
 
 
-def return_interval_s(workers: int, workers_a_core: float = 1.0) -> float:
+def return_interval_s(workers: int, workers_per_core: float = 1.0) -> float:
     """Return the time between two reports of a worker's credits. The ledger's look-ahead is longer,
     so no user waits for a credit."""
-    min_s = MIN_RETURN_S * min(workers_a_core, MAX_WORKERS_PER_CORE)
+    min_s = MIN_RETURN_S * min(workers_per_core, MAX_WORKERS_PER_CORE)
     return max(min_s, workers / RETURNS_PER_S)
 
 

@@ -237,7 +237,7 @@ def _turn_problem(turn: _Turn, number: int, turns: int) -> str:
         if join is not None and join <= number:
             return f"`join_at` {join} is before the spawn; expected a later turn"
         if join is not None and join >= turns:
-            return f"`join_at` {join}: the session has {turns} turns, from 0 on"
+            return f"`join_at` {join}: the session has {turns} turns, starting at 0"
     return ""
 
 

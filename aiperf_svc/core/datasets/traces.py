@@ -46,7 +46,7 @@ def checked(rows: Iterable[TraceRow], block_size: int) -> Iterator[TraceRow]:
             if not 0 <= row.timestamp < float("inf"):
                 raise DatasetError(
                     f"{row.place}: time {row.timestamp:g} is negative or no number; "
-                    "expected times from 0 on"
+                    "expected times of at least 0"
                 )
             if row.timestamp < latest:
                 raise DatasetError(

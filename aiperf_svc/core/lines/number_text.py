@@ -116,7 +116,7 @@ def _signed(values: NDArray[Any], text: Text) -> Text:
 
 
 def padded_text(values: NDArray[np.int64]) -> Text:
-    """Format integers from 0 on with at least six digits; the shape gains an axis."""
+    """Format non-negative integers with at least six digits; the shape gains an axis."""
     column = np.array([b"%06d" % value for value in values.tolist()], dtype=np.bytes_)
     return column.view(np.uint8).reshape(len(values), column.itemsize)
 

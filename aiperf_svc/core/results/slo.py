@@ -31,7 +31,7 @@ _SECOND_NS = 10**9
 OF_GOODPUT = ("goodput", "good_request_count")
 """Metrics that require limits of a good request."""
 OF_FIRST_TOKEN = ("intended_time_to_first_token", "time_to_first_token")
-OF_A_RATE = ("requested_rate", "achieved_rate", "rate_achievement")
+RATE_METRICS = ("requested_rate", "achieved_rate", "rate_achievement")
 """Metrics that require an open loop."""
 
 
@@ -121,7 +121,7 @@ def check_slo(slo: Slo, *, is_streaming: bool = True, is_open_loop: bool = True)
             problems += _absent(f"{where}.metric", metric)
         if metric.tag in OF_GOODPUT and not slo.goodput:
             problems.append(f"{where}.metric: {metric.tag!r} has no data without slo.goodput")
-        if metric.tag in OF_A_RATE and not is_open_loop:
+        if metric.tag in RATE_METRICS and not is_open_loop:
             problems.append(f"{where}.metric: {metric.tag!r} has no data without load.request_rate")
         if metric.kind is Kind.SCALAR and objective.stat != "avg":
             problems.append(

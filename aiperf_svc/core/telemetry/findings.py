@@ -39,7 +39,7 @@ hardware's brake, the thermal slowdown by software and by hardware (nvml.h,
 `nvmlClocksEventReason…`)."""
 MAX_GAP_NS = 3_000_000_000
 """Maximum interpolated time between two readings of a GPU's power."""
-JOULES_A_MEGAJOULE = 1e6
+JOULES_PER_MEGAJOULE = 1e6
 """Energy fields are in MJ."""
 _TOKENS = ("prompt_tokens", "generation_tokens")
 """Counters for all tokens of servers under load."""
@@ -89,8 +89,8 @@ def judge_system(
     used = [log for log, report in zip(logs, sources, strict=True) if report.is_used]
     metrics: dict[str, float] = {}
     found = [
-        _arrived(used, facts, metrics),
-        _in_front(used, facts, metrics),
+        _running_requests(used, facts, metrics),
+        _time_in_front(used, facts, metrics),
         _preemptions(used, facts, metrics),
         _kv_cache(used, facts, metrics),
         _prefix_hits(used, facts, metrics),
@@ -103,7 +103,9 @@ def judge_system(
     return SystemReport(verdict=worst_of(checks), checks=checks, metrics=metrics, sources=sources)
 
 
-def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> Reason | None:
+def _running_requests(
+    logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
+) -> Reason | None:
     values = {}
     for name in ("running", "waiting"):
         found = series.gauge(logs, name, facts.steady_ns, facts.stop_ns)
@@ -127,7 +129,9 @@ def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float])
     )
 
 
-def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> Reason | None:
+def _time_in_front(
+    logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
+) -> Reason | None:
     found = series.histogram(logs, "time_to_first_token", facts.begin_ns, facts.end_ns)
     if found is None:
         return None
@@ -260,7 +264,7 @@ def _speculation(
     if steps and accepted is not None:
         length = metrics["server_acceptance_length"] = 1 + accepted / steps
         parts.append(f"acceptance length {length:.3g} tokens a step")
-    elif steps and (of_all := _generated_a_step(logs, facts, steps)) is not None:
+    elif steps and (of_all := _tokens_per_step(logs, facts, steps)) is not None:
         metrics["server_acceptance_length"] = of_all
         parts.append(f"acceptance length {of_all:.3g} tokens a step, of generated tokens and steps")
     elif len(gauge):
@@ -287,7 +291,7 @@ def _speculation(
     return found
 
 
-def _generated_a_step(logs: list[SourceLog], facts: LoadFacts, steps: float) -> float | None:
+def _tokens_per_step(logs: list[SourceLog], facts: LoadFacts, steps: float) -> float | None:
     """Return the tokens per step, without the first token of each request, which prefill makes."""
     window = facts.begin_ns, facts.end_ns
     generated = series.counter(logs, "generation_tokens", *window)
@@ -379,7 +383,7 @@ def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
         growth = _growth(gpu.log.sampled(*numbers), facts, longest_share=SAMPLED_SHARE)
         # A GPU whose counter does not grow has none.
         if growth:
-            return growth * field.scale * JOULES_A_MEGAJOULE
+            return growth * field.scale * JOULES_PER_MEGAJOULE
     if (read := gpu.fields.get("gpu_power_usage")) is None:
         return None
     times, watts = gpu.log.sampled(*read[1])

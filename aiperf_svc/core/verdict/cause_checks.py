@@ -41,8 +41,8 @@ FD_SHARE = 0.95
 UNUSUAL_REASONS = ("content_filter", "no_content", "other")
 """Finish reasons of completed responses that are shorter than requested."""
 UNUSUAL_REASONS_SHARE = (0.01, 0.50)
-"""Limits of their share. From 1% on they determine p99; if most responses are of this kind, nothing
-was measured."""
+"""Limits of their share. At 1% or more they determine p99; if most responses are of this kind,
+nothing was measured."""
 OSL_OFF_SHARE = 0.05
 """Limit of the share of output lengths that differ. Beyond it, throughput and latency are those of
 another output length."""

@@ -42,7 +42,7 @@ from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.plan.lifetime import LongestTimes
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.pairs import at_the_same_time, circle_rounds, pair_labels
+from aiperf_svc.workloads.pairs import circle_rounds, group_steps, pair_labels
 from aiperf_svc.workloads.qualify.spec import QualifySpec, Stage
 from aiperf_svc.workloads.qualify.stage_rules import (
     Config,
@@ -185,7 +185,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         spec, steps = config.workload, self.steps(config, ranks)
         if spec.repeats_suspects or spec.current is None or spec.current.nodes == "all":
             return steps
-        return at_the_same_time(steps, ranks, max_nodes=spec.max_nodes_at_once)
+        return group_steps(steps, ranks, max_nodes=spec.max_nodes_at_once)
 
     def _steps_of(
         self, config: Config, stage: Stage, unit: Sequence[Rank], names: Mapping[int, str]
@@ -254,7 +254,7 @@ class Qualify(ToolWorkload[QualifySpec]):
             found.add(trial, finding)
         return found
 
-    def needless(
+    def unnecessary_trials(
         self, config: Config, trials: Sequence[Trial], ended: Sequence[TrialRow], *, is_local: bool
     ) -> frozenset[int]:
         """Return the trials that need not run: of stages with too few good nodes, and of suspects

@@ -196,7 +196,7 @@ def test_compiled_fields_equal_interpreted_ones(fields: type[Any], plain: type[A
 
 
 @needs_compiled
-def test_a_compiled_request_begins_as_a_plain_one() -> None:
+def test_new_compiled_and_plain_requests_are_equal() -> None:
     arguments: Any = PreparedTurn(b"GET ", b" end", 4, 5, 6, 7), b"run-", 1, 12, 3, 8
     for more in ((), ("session",), ("session", bytearray(b"kept"))):
         made = Request(*arguments, *more), PlainRequestFields(*arguments, *more)

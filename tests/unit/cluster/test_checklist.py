@@ -108,7 +108,7 @@ async def test_priority_class_must_exist(name: str, state: str, words: str) -> N
     assert (check.state, check.detail) == (state, words)
 
 
-async def test_unreadable_priority_classes_fail_nothing() -> None:
+async def test_unreadable_priority_classes_are_not_checked() -> None:
     check = await check_priorities(
         FakeCluster().typed, make_plan(placement={"priority_class": "low"})
     )

@@ -224,7 +224,7 @@ async def test_failed_drain_is_uncordoned_too() -> None:
     assert cluster.objects[ROOT]["metadata"]["annotations"] == {CORDON.key: None}
 
 
-async def test_scaled_deployment_has_its_replicas_again() -> None:
+async def test_scaled_deployment_regains_its_replicas() -> None:
     report, cluster = await carry_out({"do": "scale", "replicas": 5, "duration": "1ms"})
     assert report.problem == ""
     assert report.evidence == "5 pods exist; 2 again afterwards"
@@ -681,7 +681,7 @@ def test_scale_without_a_change_is_refused(
 def test_pod_event_needs_a_target_in_the_stack() -> None:
     config = stack_config({"do": "delete-pod"}, target={"kind": "none"})
     (problem,) = workload_of(config).cluster_problems(config)
-    assert "needs a target of the stack's own" in problem.text
+    assert "there is no Deployment to act on" in problem.text
 
 
 @pytest.mark.parametrize("event", [DELAY, LOSS], ids=["delay", "loss"])

@@ -46,7 +46,7 @@ def condition(reason: str) -> list[Json]:
     [
         (None, "Namespace n was deleted during the run"),
         (a_root(**GOING), "Namespace n was deleted during the run"),
-        (a_root("made again"), "Namespace n was deleted during the run"),
+        (a_root("recreated"), "Namespace n was deleted during the run"),
         (
             a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3600"}),
             "deployment.ttl has expired: the stack deleted its Namespace n",
@@ -56,7 +56,7 @@ def condition(reason: str) -> list[Json]:
             "Namespace n was deleted during the run",
         ),
     ],
-    ids=["gone", "going", "made again", "expired", "not expired"],
+    ids=["gone", "being deleted", "recreated", "expired", "not expired"],
 )
 def test_lost_root_object_is_reported_once(found: Json | None, words: str) -> None:
     losses = RunLosses()

@@ -96,7 +96,7 @@ def test_meshes_and_autoscalers_leave_the_runner_alone() -> None:
     }
 
 
-def test_guest_needs_rights_in_its_namespace_alone() -> None:
+def test_guest_needs_rights_only_in_its_namespace() -> None:
     found = made(plan(**GUEST))
     assert {each["metadata"]["namespace"] for each in found["Role"]} == {"theirs"}
     (reads,) = found["ClusterRole"]
@@ -236,7 +236,7 @@ def test_runner_of_a_queued_stack_sees_the_queue() -> None:
     }
 
 
-def test_no_object_counts_as_part_of_the_stack() -> None:
+def test_objects_of_the_schedule_lack_the_stack_label() -> None:
     for each in manifests([plan(labels={"owner": "me"})], "", schedule()):
         labels = each["metadata"]["labels"]
         assert STACK_LABEL not in labels

@@ -42,7 +42,7 @@ BAD: list[tuple[str, str, str, dict[str, Any]]] = [
     (
         "mooncake_trace",
         ROW.replace("5", "-5"),
-        "1: time -5 is negative or no number; expected times from 0 on",
+        "1: time -5 is negative or no number; expected times of at least 0",
         {},
     ),
     ("mooncake_trace", ROW + ROW[:30], f"2: Input data was truncated; {EXPECTED}", {}),

@@ -232,7 +232,7 @@ def test_equal_values_have_no_best() -> None:
     assert [each.key for each in best_of(summary)] == [TTFT]
 
 
-def test_no_trials_are_an_empty_summary() -> None:
+def test_summary_without_trials_is_empty() -> None:
     summary = summarise([])
     assert (summary.rows, summary.combinations, summary.parameters) == ((), (), ())
     assert front(summary) is None

@@ -10,7 +10,7 @@ USUAL = gc.get_threshold()
 RUN = """
 import gc, signal, sys
 from aiperf_svc.__main__ import main
-from aiperf_svc.adapters.host import collector
+from aiperf_svc.adapters.host import garbage_collection
 sys.argv = {words!r}
 before = gc.get_stats()[0]["collections"]
 main()

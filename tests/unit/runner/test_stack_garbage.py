@@ -614,7 +614,7 @@ async def test_stateless_stack_is_removed_by_label(stack_run: FakeStackRun) -> N
 # --- confirmations -------------------------------------------------------------------------------
 
 
-async def test_nothing_is_removed_unasked(
+async def test_nothing_is_removed_without_confirmation(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "can_ask", lambda: False)

@@ -5,13 +5,7 @@ from itertools import combinations
 import msgspec
 import pytest
 
-from aiperf_svc.workloads.pairs import (
-    at_the_same_time,
-    circle_rounds,
-    pair_labels,
-    pair_name,
-    pairs,
-)
+from aiperf_svc.workloads.pairs import circle_rounds, group_steps, pair_labels, pair_name, pairs
 from aiperf_svc.workloads.steps import Command, Step
 from tests.support.tool_runs import make_ranks, tool_config
 
@@ -87,5 +81,5 @@ def test_steps_of_different_nodes_form_a_group(
         msgspec.structs.replace(RANKS[0], number=n, node=f"node-{at}") for n, at in enumerate(nodes)
     ]
     steps = [step_on("a", 0, 1), step_on("b", 2, 3), step_on("c", 1, 2), step_on("d", 0, 3)]
-    found = at_the_same_time(steps, ranks, max_nodes=max_nodes)
+    found = group_steps(steps, ranks, max_nodes=max_nodes)
     assert [each.group for each in found] == expected

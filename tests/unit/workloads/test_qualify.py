@@ -115,9 +115,11 @@ def test_round_pairs_the_same_nodes_in_new_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "needless"), [("", {2}), ("exit code 1", {2, 3, 4})], ids=["good", "failed"]
+    ("problem", "unnecessary"), [("", {2}), ("exit code 1", {2, 3, 4})], ids=["good", "failed"]
 )
-def test_trials_without_enough_good_nodes_are_needless(problem: str, needless: set[int]) -> None:
+def test_trials_without_enough_good_nodes_are_unnecessary(
+    problem: str, unnecessary: set[int]
+) -> None:
     config = parsed(FIO, IPERF, count=2)
     trials = [each.trial for each in trial_configs(config)]
     measured = (
@@ -130,8 +132,8 @@ def test_trials_without_enough_good_nodes_are_needless(problem: str, needless: s
         ),
     )
     ended = [TrialRow(TrialOutcome(trials[0], "done", "", None), None, measured)]
-    assert WORKLOAD.needless(config, trials, ended, is_local=False) == needless
-    assert WORKLOAD.needless(config, trials, [], is_local=False) == set()
+    assert WORKLOAD.unnecessary_trials(config, trials, ended, is_local=False) == unnecessary
+    assert WORKLOAD.unnecessary_trials(config, trials, [], is_local=False) == set()
 
 
 def test_round_leaves_out_failed_nodes() -> None:

@@ -90,7 +90,7 @@ async def preflight(
     return tuple(run.done)
 
 
-class Look(Protocol):
+class RepeatedCheck(Protocol):
     """Reads the cluster again and judges the room for the stack: as it is, or as if the cluster
     were otherwise empty."""
 
@@ -248,7 +248,7 @@ class _Preflight:
             self._cluster, f"{inside}/pods", labelSelector=_selector(self._plan), limit="1"
         )
 
-        async def look(*, is_empty: bool) -> Check:
+        async def repeat(*, is_empty: bool) -> Check:
             found = await try_list(self._cluster, f"{inside}/resourcequotas") or []
             if is_empty:
                 found = [{**each, "status": {}} for each in found]
@@ -258,7 +258,7 @@ class _Preflight:
             words = "the stack exists already, and its own pods count as used"
             self._add(Check("quota", "not checked", words))
         else:
-            self._add(await self._with_room(judge_quotas(self._plan, quotas, ranges), look))
+            self._add(await self._with_room(judge_quotas(self._plan, quotas, ranges), repeat))
         self._add(judge_limit_ranges(self._plan, ranges))
 
     async def _capacity(self, nodes: list[Json] | None) -> None:
@@ -275,12 +275,12 @@ class _Preflight:
             is_queued = plan.queue is not None and check.state == "failed"
             return msgspec.structs.replace(check, state="warning") if is_queued else check
 
-        async def look(*, is_empty: bool) -> Check:
+        async def repeat(*, is_empty: bool) -> Check:
             nonlocal nodes, pods
             nodes, pods = await try_list(self._cluster, "/api/v1/nodes"), await self._placed_pods()
             return judge(nodes or [], [] if is_empty else pods)
 
-        self._add(await self._with_room(judge(nodes, pods), look))
+        self._add(await self._with_room(judge(nodes, pods), repeat))
         nodes = nodes or []
         free = rooms(nodes, pods or (), stack=plan.identity.stack)
         self._add(judge_limits(plan, free))
@@ -292,9 +292,9 @@ class _Preflight:
     async def _placed_pods(self) -> list[Json] | None:
         return await try_list(self._cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
 
-    async def _with_room(self, check: Check, look: Look) -> Check:
+    async def _with_room(self, check: Check, repeat: RepeatedCheck) -> Check:
         begun_mono_s = time.monotonic()
-        found = await until_room(check, look, wait_ns=self._wait_ns, tell=self._on_check)
+        found = await until_room(check, repeat, wait_ns=self._wait_ns, tell=self._on_check)
         if check.state == "failed":
             waited_ns = math.ceil(time.monotonic() - begun_mono_s) * SECOND_NS
             self._wait_ns = max(0, self._wait_ns - waited_ns)
@@ -338,7 +338,7 @@ class _Preflight:
 
 async def until_room(
     check: Check,
-    look: Look,
+    repeat: RepeatedCheck,
     *,
     wait_ns: int,
     tell: OnCheck | None = None,
@@ -347,7 +347,7 @@ async def until_room(
     """Repeat a check of the room until it passes or `wait_ns` has elapsed, and return the last
     result. Return at once if the stack would not fit even into the empty cluster. Raises
     Unreachable."""
-    if check.state != "failed" or not wait_ns or (await look(is_empty=True)).state == "failed":
+    if check.state != "failed" or not wait_ns or (await repeat(is_empty=True)).state == "failed":
         return check
     limit = format_duration(wait_ns)
     if tell is not None:
@@ -356,7 +356,7 @@ async def until_room(
     give_up_mono_s = time.monotonic() + wait_ns / SECOND_NS
     while check.state == "failed" and (left_s := give_up_mono_s - time.monotonic()) > 0:
         await sleep(min(ROOM_POLL_S, left_s))
-        check = await look(is_empty=False)
+        check = await repeat(is_empty=False)
     if check.state == "failed":
         check = msgspec.structs.replace(check, detail=f"{check.detail}, even after {limit}")
     return check

@@ -90,18 +90,18 @@ def wait_until_ready(
 
 def problems(wanted: Mapping[str, Any], namespace: str, api: ApiServer) -> list[str]:
     """Return the problems that keep the release from being ready, one text each."""
-    looks: list[Callable[[], str]] = [
+    checks: list[Callable[[], str]] = [
         *(lambda r=rule: rule_problem(r, _get(api, r["path"].format(namespace=namespace)))
           for rule in wanted["rules"]),
         *(lambda p=pool: pool_problem(p, _pods(api, namespace, p["labels"]))
           for pool in wanted["pools"]),
     ]  # fmt: skip
     found = []
-    for look in looks:
+    for check in checks:
         try:
-            found.append(look())
+            found.append(check())
         except ApiRefusal as error:
-            found.append(f"the API server refuses a look: {error}")
+            found.append(f"the API server refuses the request: {error}")
         except OSError as error:
             found.append(f"the API server cannot be reached: {one_line(str(error))}")
     return [each for each in found if each]
