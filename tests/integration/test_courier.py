@@ -272,7 +272,7 @@ async def test_own_folder_of_a_host_path_is_removed(courier: Courier, tmp_path: 
 
 def test_missing_host_path_is_named(tmp_path: Path) -> None:
     environment = local_environment(tmp_path, "rank-0", str(tmp_path / "gone"))
-    with pytest.raises(EnvironmentProblem, match=r"cannot make .*gone/aiperf-run: No such file"):
+    with pytest.raises(EnvironmentProblem, match=r"cannot create .*gone/aiperf-run: No such file"):
         with_own_volume(environment, "run")
 
 

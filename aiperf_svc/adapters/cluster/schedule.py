@@ -280,39 +280,8 @@ def rules_of(rights: Iterable[Right]) -> list[Json]:
 
 
 def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[str, str]) -> Json:
-    stack, deployment = plan.identity.stack, plan.config.deployment
+    deployment = plan.config.deployment
     removal_s = seconds(deployment.delete_timeout)
-    env: list[Json] = [
-        {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
-        # Without an entry in the passwd file, Pulumi takes the user name for its locks from here.
-        {"name": "USER", "value": f"pod.{schedule.namespace}.$(POD_UID)"},
-        {"name": "AIPERF_OWNER", "value": f"cronjob.{schedule.namespace}.{name}"},
-        {"name": "HOME", "value": WORK},
-        {"name": "PULUMI_HOME", "value": f"{WORK}/.pulumi"},
-        {"name": "PULUMI_BACKEND_URL", "value": schedule.backend},
-        {"name": "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "value": "true"},
-        {"name": "PULUMI_SKIP_UPDATE_CHECK", "value": "true"},
-        *({"name": key, "value": value} for key, value in schedule.environ.items()),
-    ]
-    container = {
-        "name": "runner",
-        "image": schedule.image,
-        "imagePullPolicy": deployment.image.pull_policy,
-        "args": ["run", f"{FOLDER}/Pulumi.{stack}.yaml", "--yes"],
-        "workingDir": WORK,
-        "env": env,
-        "envFrom": [{"secretRef": {"name": schedule.secret}}],
-        "resources": {
-            "requests": {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
-            "limits": {"memory": "2Gi", "ephemeral-storage": "20Gi"},
-        },
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [
-            {"name": "stack", "mountPath": FOLDER, "readOnly": True},
-            {"name": "work", "mountPath": WORK},
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
-    }
     pull_secrets = [{"name": each} for each in deployment.image.pull_secrets]
     pod: Json = {
         "serviceAccountName": name,
@@ -322,7 +291,7 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
         "terminationGracePeriodSeconds": removal_s + GRACE_MARGIN_S,
         "securityContext": {**POD_SECURITY, "fsGroup": USER},
         **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
-        "containers": [container],
+        "containers": [_runner_container(plan, schedule, name)],
         "volumes": [
             {"name": "stack", "configMap": {"name": name}},
             {"name": "work", "emptyDir": {}},
@@ -353,6 +322,40 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
                 "template": {"metadata": metadata, "spec": pod},
             },
         },
+    }
+
+
+def _runner_container(plan: StackPlan, schedule: Schedule, name: str) -> Json:
+    env: list[Json] = [
+        {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        # Without an entry in the passwd file, Pulumi takes the user name for its locks from here.
+        {"name": "USER", "value": f"pod.{schedule.namespace}.$(POD_UID)"},
+        {"name": "AIPERF_OWNER", "value": f"cronjob.{schedule.namespace}.{name}"},
+        {"name": "HOME", "value": WORK},
+        {"name": "PULUMI_HOME", "value": f"{WORK}/.pulumi"},
+        {"name": "PULUMI_BACKEND_URL", "value": schedule.backend},
+        {"name": "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "value": "true"},
+        {"name": "PULUMI_SKIP_UPDATE_CHECK", "value": "true"},
+        *({"name": key, "value": value} for key, value in schedule.environ.items()),
+    ]
+    return {
+        "name": "runner",
+        "image": schedule.image,
+        "imagePullPolicy": plan.config.deployment.image.pull_policy,
+        "args": ["run", f"{FOLDER}/Pulumi.{plan.identity.stack}.yaml", "--yes"],
+        "workingDir": WORK,
+        "env": env,
+        "envFrom": [{"secretRef": {"name": schedule.secret}}],
+        "resources": {
+            "requests": {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+            "limits": {"memory": "2Gi", "ephemeral-storage": "20Gi"},
+        },
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [
+            {"name": "stack", "mountPath": FOLDER, "readOnly": True},
+            {"name": "work", "mountPath": WORK},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
     }
 
 

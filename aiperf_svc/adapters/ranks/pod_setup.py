@@ -24,7 +24,7 @@ def make_rank_folder() -> None:
     except KeyError as error:
         raise EnvironmentProblem(f"{error.args[0]} is not set in this pod") from error
     except OSError as error:
-        raise EnvironmentProblem(f"cannot make the rank's folder: {error}") from error
+        raise EnvironmentProblem(f"cannot create the rank's folder: {error}") from error
 
 
 def set_mtu() -> None:

@@ -51,7 +51,7 @@ def locked_private_folder() -> Iterator[tuple[Path, int | None]]:
         folder = _make()
     except OSError as error:
         raise EnvironmentProblem(
-            f"cannot make a temporary folder in {tempfile.gettempdir()}: "
+            f"cannot create a temporary folder in {tempfile.gettempdir()}: "
             f"{error.strerror or error}; set TMPDIR to another folder"
         ) from error
     lock = _lock(folder / f".{_LOCK}")

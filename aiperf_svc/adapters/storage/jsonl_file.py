@@ -73,7 +73,7 @@ class JsonlFile:
             self._fail(str(problem))
         except Exception as error:
             log.exception("no %s", self._path.name)
-            self._fail(f"cannot make {self._path}: {error!r}")
+            self._fail(f"cannot create {self._path}: {error!r}")
         self.close()
 
     def close(self) -> None:

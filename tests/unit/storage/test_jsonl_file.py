@@ -141,5 +141,5 @@ def test_bad_batch_costs_the_lines_only(tmp_path: Path) -> None:
     file.append(batch(0, 1), 1)
     file.append(b"nonsense", 1)
     file.write()
-    assert f"cannot make {tmp_path / 'lines.jsonl'}: ProtocolMismatch" in file.error
+    assert f"cannot create {tmp_path / 'lines.jsonl'}: ProtocolMismatch" in file.error
     assert list(tmp_path.iterdir()) == []
