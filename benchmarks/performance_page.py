@@ -65,7 +65,7 @@ def plots(results: Figures) -> dict[str, str]:
     }
 
 
-# --- speed -------------------------------------------------------------------------------------
+# --- speed ---------------------------------------------------------------------------------------
 
 
 def _speed(figures: Figures) -> Lines:
@@ -127,7 +127,7 @@ def _cpu_plot(figures: Figures) -> str:
     return bars("CPU by service", "µs", rows)
 
 
-# --- truth -------------------------------------------------------------------------------------
+# --- truth ---------------------------------------------------------------------------------------
 
 
 def _truth(figures: Figures) -> Lines:
@@ -184,7 +184,7 @@ def _truth_plot(figures: Figures) -> str:
     return bars("Error of time to first token, p99", "ms", rows, is_log=True)
 
 
-# --- the verdict -------------------------------------------------------------------------------
+# --- the verdict ---------------------------------------------------------------------------------
 
 
 def _classifier(figures: Figures) -> Lines:
@@ -212,7 +212,7 @@ _VIEWS: dict[str, Callable[[Figures], Lines]] = {
 }
 
 
-# --- anything else -----------------------------------------------------------------------------
+# --- other measurements --------------------------------------------------------------------------
 
 
 def _any(figures: Any) -> Lines:

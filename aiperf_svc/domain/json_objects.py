@@ -1,6 +1,6 @@
 """JSON and YAML objects whose keys are defined elsewhere: by an API, a server or a user.
 
-Data that this program both writes and reads has a type of its own.
+Data that this program both writes and reads has a separate type.
 """
 
 from collections.abc import Mapping

@@ -145,7 +145,7 @@ class MockServerConfig:
                 f"expected at most {65_536 - self.port} from --port {self.port}",
             )
         if self.tls_key and not self.tls_cert:
-            raise _refusal("tls_key", self.tls_key, "expected --tls-cert beside it")
+            raise _refusal("tls_key", self.tls_key, "expected --tls-cert too")
         for name in ("tls_cert", "tls_key"):
             path = getattr(self, name)
             if path and not Path(path).is_file():

@@ -189,7 +189,7 @@ def index_template(
                 requests=server.requests,
                 run_as_root=server.run_as_root,
                 read_only_root=server.read_only_root,
-                is_beside=True,
+                is_sidecar=True,
             ),
         ),
         requests=with_storage(functools.reduce(operator.add, parts), volumes),

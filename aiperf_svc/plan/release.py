@@ -480,8 +480,8 @@ def _scaled(manifest: Json) -> tuple[str, dict[str, int]] | None:
 def _pod(name: str, replicas: int, spec: Json, image: ImagePlan, timeout_s: int) -> PodPlan:
     requests = Requests(0, 0)
     initial = spec.get("initContainers") or ()
-    beside = (each for each in initial if each.get("restartPolicy") == "Always")
-    for container in (*spec["containers"], *beside):
+    sidecars = (each for each in initial if each.get("restartPolicy") == "Always")
+    for container in (*spec["containers"], *sidecars):
         limits = (container.get("resources") or {}).get("limits") or {}
         requested = {**limits, **((container.get("resources") or {}).get("requests") or {})}
         devices = {k: int(v) for k, v in requested.items() if "/" in k}

@@ -133,8 +133,8 @@ class Placement(ABC):
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
     ) -> int | None:
-        """Return the index of the first waiting round, each a list of its parts, that fits beside
-        the running parts; None if none fits. Raises AiperfError."""
+        """Return the index of the first waiting round, each a list of its parts, that fits in
+        addition to the running parts; None if none fits. Raises AiperfError."""
         return 0
 
     @abstractmethod

@@ -111,7 +111,7 @@ class TreeGenerator(LoadGenerator):
         super().open_phase(message, offset_ns)
         self._first_indexes = message.concurrency
 
-    # --- from the client -------------------------------------------------------------------------
+    # --- called by the client --------------------------------------------------------------------
 
     def on_end(self, request: Request, outcome: int) -> None:
         """Handle the end of a request: schedule the requests that waited, or end its tree."""

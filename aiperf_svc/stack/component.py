@@ -1,4 +1,4 @@
-"""The component for a user's own Pulumi program: a benchmark beside the system that it measures.
+"""The component for a user's own Pulumi program: a benchmark and the system that it measures.
 
 A plan needs the whole config before anything is created, so the config takes plain values and no
 Outputs. Only secrets and the kubeconfig may be values that are known during the deployment.

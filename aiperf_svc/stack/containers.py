@@ -39,8 +39,8 @@ class MountedNames:
 
 def preparation(plan: ContainerPlan, pod: PodPlan, mounted: MountedNames) -> core.ContainerArgs:
     """Return an init container, or a sidecar that starts before the pod's containers."""
-    beside = {"restart_policy": "Always"} if plan.is_beside else {}
-    return container(plan, pod, mounted, **beside)
+    sidecar = {"restart_policy": "Always"} if plan.is_sidecar else {}
+    return container(plan, pod, mounted, **sidecar)
 
 
 def container(

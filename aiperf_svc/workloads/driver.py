@@ -1,5 +1,5 @@
-"""The driver of an experiment's trials: beside the system controller, or in a session that starts
-the trials one by one (docs/decisions/0053-one-session-for-every-run.md)."""
+"""The driver of an experiment's trials. It runs in the system controller, or in a session that
+starts the trials one by one (docs/decisions/0053-one-session-for-every-run.md)."""
 
 from collections.abc import Sequence
 

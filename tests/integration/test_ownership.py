@@ -156,8 +156,8 @@ async def test_lease_of_local_process_is_taken_by_pid() -> None:
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
     keeper.begin("n")
     await api.until_held_by(ALICE.identity)
-    beside = msgspec.structs.replace(BOB, space=ALICE.space)
-    for me, pid, is_taken in ((beside, 43, False), (BOB, 42, False), (beside, 42, True)):
+    neighbour = msgspec.structs.replace(BOB, space=ALICE.space)
+    for me, pid, is_taken in ((neighbour, 43, False), (BOB, 42, False), (neighbour, 42, True)):
         found = await take_from_process(api.typed, "s", ["n"], pid=pid, me=me, say=notes.append)
         assert (found, api.holder == me.identity) == (is_taken, is_taken)
     assert len(notes) == 1

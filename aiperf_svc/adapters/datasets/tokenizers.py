@@ -28,7 +28,7 @@ MAX_BYTES: Final = 16 * 2**20
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 FindFile = Callable[[str], Path | None]
-"""Function that returns the file with this name beside the tokenizer, or None."""
+"""Function that returns the file with this name next to the tokenizer, or None."""
 
 
 def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
@@ -133,7 +133,7 @@ def _refuse(message: str) -> None:
 def _refused(name: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"tokenizer.apply_chat_template: the chat template of {name!r}: {one_line(str(error))}; "
-        "leave this out to count the texts alone"
+        "leave this out to count only the texts"
     )
 
 
@@ -258,7 +258,7 @@ def _chat_template(options: config.Tokenizer) -> ChatTemplate:
     name = str(options.name)
     path = existing_path(name)
 
-    def beside(file: str) -> Path | None:
+    def find_file(file: str) -> Path | None:
         if path is not None:
             found = (path if path.is_dir() else path.parent) / file
             return found if found.is_file() else None
@@ -272,7 +272,7 @@ def _chat_template(options: config.Tokenizer) -> ChatTemplate:
                 options, f"cannot be reached: {error}", "let this machine reach the hub"
             ) from error
 
-    return load_chat_template(name, beside)
+    return load_chat_template(name, find_file)
 
 
 def hub_name(options: config.Tokenizer) -> str | None:

@@ -87,7 +87,8 @@ class DeploymentEvents:
         target = _Target(self._cluster, namespace, name)
         await target.read()
         found = (target.found["metadata"].get("labels") or {}).get(STACK_LABEL)
-        # A namespace of its own belongs to the stack, and objects installed by Helm lack its label.
+        # A namespace that the stack has created contains only its objects. Those that Helm installs
+        # lack its label.
         if self._is_guest and not run.event.foreign and found != stack:
             raise EventFailed(f"Deployment {name} lacks the label of this stack")
         return target

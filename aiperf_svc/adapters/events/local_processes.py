@@ -86,7 +86,7 @@ class LocalServer:
         await run.until_due()
         await {"kill": _kill, "stall": _stall}[run.event.do](run, chosen)
 
-    # --- which processes -------------------------------------------------------------------------
+    # --- choosing processes ----------------------------------------------------------------------
 
     def _find(self, name: str | None) -> list[LocalProcess]:
         """Return the processes with this name, or those of the mock server. Raises EventFailed."""

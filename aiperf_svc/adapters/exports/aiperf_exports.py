@@ -27,7 +27,7 @@ SLICES = "profile_export_aiperf_timeslices"
 
 
 class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice of time without its metrics, whose keys are beside these."""
+    """A slice of time, without its metrics, whose keys are on the same level."""
 
     timeslice_index: int
     start_ns: int

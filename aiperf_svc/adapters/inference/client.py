@@ -157,7 +157,7 @@ class InferenceClient:
         """Return the total time in which responses were held back."""
         return self._reader.held_back_ns
 
-    # --- what the load generator calls -----------------------------------------------------------
+    # --- called by the load generator ------------------------------------------------------------
 
     def send(self, request: Request) -> Connection | None:
         """Write a request on an idle or a new connection. Returns the connection; None if no
@@ -246,7 +246,7 @@ class InferenceClient:
         self._reader.close()
         self._epoll.close()
 
-    # --- what the event loop calls ---------------------------------------------------------------
+    # --- called by the event loop ----------------------------------------------------------------
 
     def run_ready(self) -> None:
         """Handle everything that is ready now."""

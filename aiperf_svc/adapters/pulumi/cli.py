@@ -286,7 +286,7 @@ class PulumiCli:
             finally:
                 if child.poll() is None:
                     # The caller has stopped waiting: timeout, cancellation or error.
-                    stopping.ask()
+                    stopping.request()
                     child.wait(cli_supervisor.STOP_S + SHORT_S)
         if child.returncode < 0:
             # The supervisor was killed, and the kernel has signalled the CLI.
@@ -321,7 +321,7 @@ class _Stop:
     def __exit__(self, *_: object) -> None:
         os.close(self._control)
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Ask the supervisor once to interrupt the CLI."""
         if not self._is_requested:
             self._is_requested = True
@@ -343,7 +343,7 @@ async def _end(
         while child.poll() is None:
             on_poll()
             if stop.is_set():
-                stopping.ask()
+                stopping.request()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(has_ended.wait(), POLL_S)
     finally:

@@ -253,7 +253,7 @@ class StepCommands:
             if late := await _first_overdue(alive):
                 self.note(f"SIGKILL did not end {late.command.argv[0]}")
 
-    # --- what is left ----------------------------------------------------------------------------
+    # --- leftovers -------------------------------------------------------------------------------
 
     def pieces(self) -> Iterator[Piece]:
         """Yield all files that the commands wrote, in pieces. A file over the limit is named in

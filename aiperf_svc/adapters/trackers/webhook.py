@@ -70,7 +70,7 @@ class End(NamedTuple):
     folder: Path | None
     uploaded_to: str
     member: str = ""
-    """Target or cluster that was measured beside others."""
+    """Target or cluster, if several were measured together."""
 
 
 class DeliveredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -46,7 +46,7 @@ POD_COMMANDS = {
         "aiperf_svc.services.fan_out.collector:run_collector",
     ),
     "index": PodCommand(
-        "Run the trials of one shape of an experiment beside the server in the same pod, and send\n"
+        "Run the trials of one shape of an experiment in the pod of the server, and send\n"
         "their results to the collector.",
         "aiperf_svc.runner.job_index:run_index",
     ),

@@ -128,7 +128,7 @@ def _check_settings(request: StackRequest) -> None:
         if path and not Path(path).is_absolute():
             raise ConfigError(
                 f"deployment.target.from: {path!r} is a path of this machine, and the pod of the "
-                "runner has the stack's file alone; use a chart that is downloaded, or put the "
+                "runner has only the stack's file; use a chart that is downloaded, or put the "
                 "objects into the file (object)"
             )
 

@@ -173,7 +173,7 @@ def assemble(
     source: Source,
     counter: TokenCounter | None,
 ) -> BuiltDataset:
-    """Return the finished dataset. The last prompts belong to the warmup alone.
+    """Return the finished dataset. The last prompts are only for the warmup.
 
     Raises DatasetError for prompts that the endpoint does not support, and without any prompt;
     ConfigError for `extra_inputs` that contradict the rest of the config.

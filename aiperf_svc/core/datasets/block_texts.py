@@ -60,7 +60,7 @@ class BlockTexts:
     def texts(self, rows: Sequence[tuple[int, Sequence[int], int]]) -> list[str]:
         """Return the text of each row `(number, hash ids, tokens)`, with exactly that many tokens.
 
-        Tokens beyond the blocks of the hash ids belong to the row alone. Raises DatasetError if the
+        Tokens beyond the blocks of the hash ids belong only to the row. Raises DatasetError if the
         tokenizer cannot make a text of a length.
         """
         texts = [self._text(number, ids, length) for number, ids, length in rows]

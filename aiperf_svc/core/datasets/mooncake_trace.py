@@ -8,7 +8,7 @@ session_id      rows of one session are turns of one conversation; each has only
                 unless it has messages or a payload, which are complete
 delay           milliseconds after the previous response of the session
 tools           definitions of tools, beside messages; beside text_input without session_id
-extra           additional members of the request's body, beside messages or text_input
+extra           members of the request's body in addition to messages or text_input
 """
 
 from collections.abc import Iterator

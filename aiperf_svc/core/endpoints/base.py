@@ -204,13 +204,13 @@ class Prompt(msgspec.Struct, frozen=True):
     system: str = ""
     """System prompt before `texts`, for APIs with messages."""
     media: tuple[Media, ...] = ()
-    """Pictures and sounds beside `texts`."""
+    """Pictures and sounds, in addition to `texts`."""
     role: str = "user"
     """Role of the message that `texts` become."""
     output_tokens: int | None = None
     """Output tokens, sent as the request's maximum."""
     members: Mapping[str, Any] = {}
-    """Additional members of the body beside `texts` or `messages`; `tools` as in the chat API."""
+    """Members of the body in addition to `texts` or `messages`; `tools` as in the chat API."""
 
     @property
     def body_members(self) -> Mapping[str, Any]:

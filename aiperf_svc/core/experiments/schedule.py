@@ -49,7 +49,7 @@ class RoomFound(NamedTuple):
     """Event: the answer to `FindRoom`."""
 
     round: int | None
-    """A round that fits beside the running ones; None: none fits, or it is unknown."""
+    """A round that fits in addition to the running ones; None: none fits, or it is unknown."""
 
 
 class RoomFailed(NamedTuple):
@@ -127,7 +127,7 @@ class SkipPart(NamedTuple):
 
 
 class FindRoom(NamedTuple):
-    """Instruction: find out which waiting round fits beside the running ones."""
+    """Instruction: find out which waiting round fits in addition to the running ones."""
 
     running: tuple[int, ...]
     waiting: tuple[int, ...]

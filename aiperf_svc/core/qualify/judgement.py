@@ -107,8 +107,8 @@ class Judgement:
         # The ends of suspect paths come last, since the path between them may be slow.
         good.sort(key={node for each in found for node in each}.__contains__)
         if stage.nodes == "alone":
-            beside = [(node,) for node in good[:GOOD_ALONE]]
-            return tuple(Triangle(False, each) for each in (*worst_first, *beside))
+            references = [(node,) for node in good[:GOOD_ALONE]]
+            return tuple(Triangle(False, each) for each in (*worst_first, *references))
         triangles = (
             Triangle(len(each) == 2, (*each, *_beside(good, each, 3 - len(each), at)))
             for at, each in enumerate(worst_first)

@@ -393,7 +393,7 @@ def _address_tables(uses: Sequence[AddressFacts]) -> list[ShownTable]:
 
 
 def _steady_tables(result: InferenceResult) -> list[ShownTable]:
-    """Return the headline of the steady part beside that of the whole run; empty without a
+    """Return the headline of the steady part next to that of the whole run; empty without a
     rule."""
     steady = result.steady_state
     if steady is None:

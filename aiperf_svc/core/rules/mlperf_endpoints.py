@@ -327,7 +327,7 @@ def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requir
     rule, section = "accuracy-coverage", "4.3"
     known = {each.concurrency: each.result.quality for each in curve if each.result.quality}
     if not known or regions is None:
-        return of_curve(rule, section, None, "no quality gate beside these runs")
+        return of_curve(rule, section, None, "these runs have no quality gate")
     missing = []
     for region in Region:
         low, high = regions.span(region)

@@ -219,7 +219,7 @@ class StackPlacement(Placement):
         running: Sequence[StackPlan],
         quotas: Quotas,
     ) -> bool:
-        """Return whether these parts fit into a cluster beside its running stacks."""
+        """Return whether these parts fit into a cluster in addition to its running stacks."""
         there = list(running)
         for plan in self._plans(parts, kube_context):
             if placed is not None and not fits_beside(there, plan, *placed):

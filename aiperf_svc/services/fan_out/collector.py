@@ -180,7 +180,7 @@ class Collector:
     def end(self) -> None:
         self._ended.set()
 
-    # --- what indexes tell -----------------------------------------------------------------------
+    # --- messages of indexes ---------------------------------------------------------------------
 
     def _begin(self, shape: int, pod: str) -> None:
         self._progress.running[shape] = pod
@@ -236,7 +236,7 @@ class Collector:
             self._progress.is_cancelling = True
             self._carry_out(self._machine.handle(Cancelled(self._cancelled.read_text())))
 
-    # --- what the cluster says -------------------------------------------------------------------
+    # --- state of the cluster --------------------------------------------------------------------
 
     async def _follow_jobs(self) -> None:
         last_error = ""
@@ -347,7 +347,7 @@ class Collector:
         progress.is_settled = True
         progress.changes.note()
 
-    # --- what the API asks for -------------------------------------------------------------------
+    # --- requests of the results API -------------------------------------------------------------
 
     def status(self) -> Status:
         """Return the progress of the experiment."""

@@ -36,7 +36,7 @@ def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int
         return (
             f"`aiperf-svc run {stack}` runs each shape in a stack of its own, {stack}-1 to "
             f"{stack}-{len(shapes)}, as many at a time {limit}, and collects all trials; `pulumi "
-            f"up` brings up shape {chosen} alone (aiperf:shape)"
+            f"up` brings up only shape {chosen} (aiperf:shape)"
         )
     return (
         f"`pulumi up` brings up shape {chosen} and runs its trials; `pulumi config set "

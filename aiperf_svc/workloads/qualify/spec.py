@@ -80,7 +80,7 @@ class Stage(Model):
             usual = WorkloadSpec.model_fields[key].get_default(call_default_factory=True)
             if getattr(self.workload, key) != usual:
                 raise ValueError(
-                    f"{{workload}}: {key} belongs to all stages: set it beside {{stages}}"
+                    f"{{workload}}: {key} belongs to all stages: set it next to {{stages}}"
                 )
         return self
 

@@ -688,7 +688,7 @@ def test_pod_event_needs_a_target_in_the_stack() -> None:
 def test_packets_are_disturbed_beside_the_server(event: dict[str, Any]) -> None:
     plan = planned(event)
     assert plan.target is not None
-    found = [(each.name, each.args, each.is_beside) for each in plan.target.preparations]
+    found = [(each.name, each.args, each.is_sidecar) for each in plan.target.preparations]
     assert found == [
         ("network-check", ("netem", "check"), False),
         ("network", ("netem", "wait"), True),
@@ -705,7 +705,7 @@ def test_packets_of_a_release_are_refused() -> None:
     config |= {"load": {"request_rate": 10, "duration": "50m"}, "events": [{"at": "20s", **LOSS}]}
     parsed = BenchmarkConfig.model_validate(config)
     (problem,) = workload_of(parsed).cluster_problems(parsed)
-    assert "deployment.target.kind mock, vllm or custom" in problem.text
+    assert "deployment.target.kind to mock, vllm or custom" in problem.text
 
 
 def test_preview_names_each_event() -> None:

@@ -101,7 +101,7 @@ def test_index_pod_requests_services_and_server() -> None:
     assert job.pod.total.cpu_millis == 3600
     assert job.pod.total.memory_bytes == (5 * 1024 + 768) * 2**20
     setup, server = job.pod.preparations
-    assert (setup.is_beside, server.is_beside) == (False, True)
+    assert (setup.is_sidecar, server.is_sidecar) == (False, True)
     assert server.command == (f"{LAUNCH_DIR}/server_launcher", LAUNCH_DIR, "30")
 
 

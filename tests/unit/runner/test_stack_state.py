@@ -262,7 +262,7 @@ def test_zombie_process_is_dead() -> None:
     assert not is_pulumi(os.getpid())
 
 
-# --- what the state says -------------------------------------------------------------------------
+# --- reading the state ---------------------------------------------------------------------------
 
 
 def pods_of(run_id: str) -> dict[str, Any]:

@@ -76,12 +76,12 @@ def used_by_node(pods: Iterable[Json]) -> dict[str, dict[str, float]]:
 
 def _requests(pod: Json) -> dict[str, float]:
     total: defaultdict[str, float] = defaultdict(float)
-    beside = (
+    sidecars = (
         each
         for each in pod["spec"].get("initContainers") or ()
         if each.get("restartPolicy") == "Always"
     )
-    for container in (*(pod["spec"].get("containers") or ()), *beside):
+    for container in (*(pod["spec"].get("containers") or ()), *sidecars):
         for resource, value in (container.get("resources", {}).get("requests") or {}).items():
             total[resource] += parse_quantity(value)
     return total
@@ -378,7 +378,7 @@ async def read_placed(cluster: Cluster, *, is_auto: bool) -> Placed | None:
 def fits_beside(
     running: Sequence[StackPlan], plan: StackPlan, nodes: Sequence[Json], pods: Sequence[Json]
 ) -> bool:
-    """Return whether a stack fits beside the running ones.
+    """Return whether a stack fits in addition to the running ones.
 
     A running stack counts by its plan until all its pods have nodes, and then by its pods.
     """

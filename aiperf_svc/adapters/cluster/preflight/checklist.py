@@ -130,7 +130,7 @@ class _Preflight:
         if plan.jobs:
             remedy = "leave out experiment.fan_out: each shape then has a stack of its own"
             self._add(judge_version(cluster.version, "experiment.fan_out: jobs", remedy))
-        elif any(each.is_beside for pod in plan.pods for each in pod.preparations):
+        elif any(each.is_sidecar for pod in plan.pods for each in pod.preparations):
             remedy = "leave these events out"
             self._add(judge_version(cluster.version, "events delay and loss", remedy))
         self._add(await check_tokenizer(plan.config))

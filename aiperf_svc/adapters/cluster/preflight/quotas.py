@@ -83,8 +83,8 @@ def quota_requests(plan: StackPlan, *, default_cpu_limit: str = "0") -> dict[str
 
 
 def _cpu_limit_millis(pod: PodPlan, default: int) -> int:
-    beside = (each for each in pod.preparations if each.is_beside)
-    return sum(e.requests.cpu_limit_millis or default for e in (*pod.containers, *beside))
+    sidecars = (each for each in pod.preparations if each.is_sidecar)
+    return sum(e.requests.cpu_limit_millis or default for e in (*pod.containers, *sidecars))
 
 
 def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]) -> Check:
@@ -165,10 +165,10 @@ class Quotas(NamedTuple):
     starting: Sequence[StackPlan]
     default_cpu_limit: str
 
-    def has_room(self, plan: StackPlan, beside: Iterable[StackPlan] = ()) -> bool:
-        """Return whether they leave enough for a stack beside the others that are starting."""
+    def has_room(self, plan: StackPlan, others: Iterable[StackPlan] = ()) -> bool:
+        """Return whether they leave enough for a stack and the others that are starting."""
         requested = dict[str, float]()
-        for each in (plan, *self.starting, *beside):
+        for each in (plan, *self.starting, *others):
             counted = quota_requests(each, default_cpu_limit=self.default_cpu_limit)
             for name, value in counted.items():
                 requested[name] = requested.get(name, 0.0) + value
