@@ -322,32 +322,32 @@ SCHEDULE_PARTS = (
 )
 
 
-def load_words(load: Load, *, with_pattern: bool = False) -> list[str]:
+def describe_load(load: Load, *, with_pattern: bool = False) -> list[str]:
     """Describe how requests are sent, without the end of the load; with the arrival pattern if it
     applies."""
     pattern = f" ({load.arrival.pattern})" if with_pattern else ""
-    words = []
+    parts = []
     if load.request_rate is not None:
-        words.append(f"{significant(load.request_rate, 6)} requests/s{pattern}")
+        parts.append(f"{significant(load.request_rate, 6)} requests/s{pattern}")
     if load.rate_points:
-        words.append(_changing_rate(load) + pattern)
+        parts.append(_changing_rate(load) + pattern)
     if load.bursts is not None:
-        words.append(_bursts(load) + (pattern if load.request_rate is None else ""))
+        parts.append(_bursts(load) + (pattern if load.request_rate is None else ""))
     if load.user_centric is not None:
         users = load.user_centric
-        words.append(f"{users.rate:g} requests/s of {users.users:,} users, each by its own clock")
+        parts.append(f"{users.rate:g} requests/s of {users.users:,} users, each by its own clock")
     if load.fixed_schedule:
-        words.append(_schedule(load))
+        parts.append(_schedule(load))
     if load.concurrency is not None:
-        words.append(f"{load.concurrency:,} concurrent")
+        parts.append(f"{load.concurrency:,} concurrent")
     if load.prefill_concurrency is not None:
-        words.append(f"{load.prefill_concurrency:,} in prefill")
+        parts.append(f"{load.prefill_concurrency:,} in prefill")
     if load.cancellation is not None and load.cancellation.rate:
         after = format_duration(load.cancellation.delay)
-        words.append(
+        parts.append(
             f"{format_share(load.cancellation.rate)} of the clients disconnect after {after}"
         )
-    return words
+    return parts
 
 
 def _changing_rate(load: Load) -> str:
@@ -366,8 +366,8 @@ def _bursts(load: Load) -> str:
 
 def _schedule(load: Load) -> str:
     start, end = load.fixed_schedule_start_offset, load.fixed_schedule_end_offset
-    words = ["the trace's own times"]
-    words += [f"from {format_duration(start)}"] if start is not None else []
-    words += [f"to {format_duration(end)}"] if end is not None else []
-    words += [f"at {load.replay_speedup:g} times its speed"] if load.replay_speedup != 1 else []
-    return " ".join(words)
+    parts = ["the trace's own times"]
+    parts += [f"from {format_duration(start)}"] if start is not None else []
+    parts += [f"to {format_duration(end)}"] if end is not None else []
+    parts += [f"at {load.replay_speedup:g} times its speed"] if load.replay_speedup != 1 else []
+    return " ".join(parts)

@@ -46,7 +46,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
         return {**found, "time_s": found.pop("time_ns") / 1e9}
 
     @property
-    def in_words(self) -> str:
+    def text(self) -> str:
         """Return one line for reviewers."""
         time = format_duration(self.time_ns)
         hours = f"({significant(self.gpu_hours, 3)} GPU-hours)"

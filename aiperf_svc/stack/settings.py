@@ -249,10 +249,10 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     own = made_roots(state)
     others = [lease for uid, lease in users.alive.items() if uid not in own]
     if others:
-        words = other_state_text(
+        text = other_state_text(
             stack, [each.namespace for each in others], [each.owner for each in others]
         )
-        raise pulumi.RunError(f"{words}. Nothing was changed")
+        raise pulumi.RunError(f"{text}. Nothing was changed")
     used = {wanted.name, *namespaces_in(state)}
     for uid, namespace in users.unfinished.items():
         if uid not in own and namespace in used:

@@ -153,9 +153,9 @@ def _last_lines(text: str) -> str:
     """Return the last lines of a text, up to a limit, without rulers around a message."""
     shown: list[str] = []
     for line in reversed(text.splitlines()):
-        words = line.strip()
-        if len(words) + sum(map(len, shown)) > SHOWN_CHARACTERS and shown:
+        message = line.strip()
+        if len(message) + sum(map(len, shown)) > SHOWN_CHARACTERS and shown:
             break
-        if any(map(str.isalnum, words)):
-            shown.insert(0, words[-SHOWN_CHARACTERS:])
+        if any(map(str.isalnum, message)):
+            shown.insert(0, message[-SHOWN_CHARACTERS:])
     return "\n".join(shown)

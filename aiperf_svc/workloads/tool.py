@@ -94,13 +94,13 @@ def _nodes(plan: StackPlan, ranks: Ranks) -> str:
 
 
 def _network(ranks: Ranks) -> str:
-    words = ["the nodes' own"] if ranks.host_network else []
+    parts = ["the nodes' own"] if ranks.host_network else []
     if ranks.network is not None:
         how = "instead of the pods'" if ranks.network.attach == "default" else "beside the pods'"
-        words.append(f"{ranks.network.name}, {how}")
-    words += [f"MTU {ranks.mtu:,}"] if ranks.mtu else []
-    words += [f"{number} {name}" for name, number in ranks.devices.items()]
-    return ", ".join(words)
+        parts.append(f"{ranks.network.name}, {how}")
+    parts += [f"MTU {ranks.mtu:,}"] if ranks.mtu else []
+    parts += [f"{number} {name}" for name, number in ranks.devices.items()]
+    return ", ".join(parts)
 
 
 def _volume(ranks: Ranks) -> str:

@@ -23,7 +23,7 @@ from aiperf_svc.core.cluster.lease import (
     Step,
     Use,
     claimed,
-    in_words,
+    describe_holder,
     next_step,
     parse_holder,
     read_lease,
@@ -116,7 +116,7 @@ async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Us
         leases = [read_lease(each) for each in listed["items"]]
         for each in leases:
             if _use(each, now, me, is_own=True) is Use.HELD:
-                return Users(holder=in_words(each, Use.HELD, now))
+                return Users(holder=describe_holder(each, Use.HELD, now))
         alive = {}
         for each in leases:
             if not each.is_alive(now):
@@ -197,8 +197,8 @@ async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) 
         now = await cluster.now()
         if _use(lease, now, me, is_own=True) is Use.HELD:
             raise StackInUse(
-                f"{in_words(lease, Use.HELD, now)}; wait for it, or remove the stack anyway: "
-                f"aiperf-svc gc {stack} --take-over"
+                f"{describe_holder(lease, Use.HELD, now)}; wait for it, or remove the stack "
+                f"anyway: aiperf-svc gc {stack} --take-over"
             )
 
 
@@ -244,7 +244,7 @@ async def claim(
         if use is not Use.FREE and not take_over:
             remedy = "wait for it" if use is Use.HELD else "ask its owner"
             raise StackInUse(
-                f"{in_words(lease, use, now)}; {remedy}, or remove the stack anyway with "
+                f"{describe_holder(lease, use, now)}; {remedy}, or remove the stack anyway with "
                 "--take-over"
             )
         try:
@@ -257,7 +257,7 @@ async def claim(
                 return False
             raise
         if use is not Use.FREE:
-            say(f"taking over: {in_words(lease, use, now)}")
+            say(f"taking over: {describe_holder(lease, use, now)}")
         if use is Use.HELD:
             await asyncio.sleep(NOTICE_S)
         return use is Use.HELD
@@ -368,7 +368,7 @@ class LeaseKeeper:
         )
         if step in (Step.LOST, Step.EXPIRED):
             since = f" at {lease.acquired:%H:%M:%S} UTC" if lease.acquired else ""
-            taken = f"stack {self._stack} was taken over by {lease.holder_in_words}{since}"
+            taken = f"stack {self._stack} was taken over by {lease.holder_text}{since}"
             late = f"; this process had not renewed its Lease for {HELD_S} s, and leaves it alone"
             self.loss = TakenOver(taken + (late if step is Step.EXPIRED else ""))
             self.loss.is_in_use = step is Step.EXPIRED

@@ -73,12 +73,12 @@ class ClusterJobs:
                 return None
             raise EnvironmentProblem(f"the API server refuses a request: {error}") from error
         except OSError as error:
-            words = one_line(str(error))
-            raise EnvironmentProblem(f"cannot reach the API server: {words}") from error
+            text = one_line(str(error))
+            raise EnvironmentProblem(f"cannot reach the API server: {text}") from error
         except Exception as error:
             # An incomplete response, another format, or the response of a proxy.
-            words = one_line(f"{type(error).__name__}: {error}")
-            raise EnvironmentProblem(f"invalid response of the API server: {words}") from error
+            text = one_line(f"{type(error).__name__}: {error}")
+            raise EnvironmentProblem(f"invalid response of the API server: {text}") from error
 
 
 def _left_s(found: Response) -> float:
@@ -180,16 +180,16 @@ class JobPods:
 
     def _failure_reason(self, pod: Json) -> str:
         status, name = pod["status"], pod["metadata"]["name"]
-        words = [f"pod {name} failed"]
+        parts = [f"pod {name} failed"]
         if status.get("reason") or status.get("message"):
-            words.append(": ".join(filter(None, (status.get("reason"), status.get("message")))))
+            parts.append(": ".join(filter(None, (status.get("reason"), status.get("message")))))
         for each in all_containers_of(pod):
             ended = (each.get("state") or {}).get("terminated") or {}
             if ended.get("exitCode"):
                 how = ended.get("reason", "Error")
-                words.append(f"container {each['name']}: {how}, exit code {ended['exitCode']}")
-        words += [self._lines[name]] if name in self._lines else []
-        return one_line("; ".join(words))
+                parts.append(f"container {each['name']}: {how}, exit code {ended['exitCode']}")
+        parts += [self._lines[name]] if name in self._lines else []
+        return one_line("; ".join(parts))
 
 
 class JobShares:

@@ -214,9 +214,9 @@ class PulumiCli:
             async with asyncio.timeout(SHORT_S):
                 return await self._spawn(arguments, stop=asyncio.Event(), stdin=stdin)
         except TimeoutError as error:
-            words = " ".join(arguments[:2])
+            command = " ".join(arguments[:2])
             raise EnvironmentProblem(
-                f"`pulumi {words}` has not ended after {SHORT_S:g} s"
+                f"`pulumi {command}` has not ended after {SHORT_S:g} s"
             ) from error
 
     async def _work(

@@ -4,8 +4,7 @@ the front, heat maps of two parameters, and the path of a search."""
 import math
 from collections.abc import Callable, Sequence
 
-from aiperf_svc.adapters.report import experiment_words as words
-from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report import experiment_texts, scales
 from aiperf_svc.adapters.report.blocks import Cell, Matrix, Row, name_cell, number_cell
 from aiperf_svc.adapters.report.plots import FULL, Axes, Band, Plot, Series, figure
 from aiperf_svc.adapters.report.tool_charts import STYLES
@@ -50,7 +49,7 @@ def _others(of: Combination, x: Parameter) -> dict[str, object]:
 def _by_parameter(
     summary: ExperimentSummary, key: RowKey, x: Parameter, lines: Sequence[Sequence[Combination]]
 ) -> Plot | None:
-    divisor, unit = words.unit_of(summary, key)
+    divisor, unit = experiment_texts.unit_of(summary, key)
     series, shown = [], [[each for each in line if key in each.values] for line in lines]
     known = [line for line in shown if line]
     for line, style in zip(known, STYLES, strict=False):
@@ -78,7 +77,7 @@ def _by_parameter(
     notes = [unit, f"by {x.name}", "bars: 95% intervals" if ends else ""]
     notes += [f"{len(series)} of {len(known)} lines" if len(known) > len(series) else ""]
     return figure(
-        words.metric_name(summary, key),
+        experiment_texts.metric_name(summary, key),
         ", ".join(note for note in notes if note),
         series,
         Axes(scales.listed([float(value) for value in x.values]), scales.fitting([*means, *ends])),
@@ -161,7 +160,9 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
     if found is None or len(found.points) < 2:
         return None
     up, down = found.throughput, found.latency
-    (per_up, unit_up), (per_down, unit_down) = (words.unit_of(summary, key) for key in (up, down))
+    (per_up, unit_up), (per_down, unit_down) = (
+        experiment_texts.unit_of(summary, key) for key in (up, down)
+    )
 
     def points(some: Sequence[Combination]) -> list[tuple[float, float]]:
         return [(e.values[up].mean / per_up, e.values[down].mean / per_down) for e in some]
@@ -189,7 +190,7 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
         Series("others", "d", points(rest), marks=hints(rest), has_line=False, labels=labels(rest)),
     ]
     name = summary.parameters[0].name if labels(found.points) else ""
-    name_up, name_down = (words.metric_name(summary, key) for key in (up, down))
+    name_up, name_down = (experiment_texts.metric_name(summary, key) for key in (up, down))
     return figure(
         f"{name_down} against {name_up}",
         f"{unit_down}{', logarithmic' if is_log else ''}, against {unit_up}"
@@ -219,7 +220,7 @@ def heat_maps(summary: ExperimentSummary) -> list[Matrix]:
 def _heat_map(
     summary: ExperimentSummary, key: RowKey, across: Parameter, down: Parameter
 ) -> Matrix:
-    divisor, unit = words.unit_of(summary, key)
+    divisor, unit = experiment_texts.unit_of(summary, key)
     means = {
         identity(each.parameters): each.values[key].mean
         for each in summary.combinations
@@ -247,11 +248,11 @@ def _heat_map(
     note = ", ".join(filter(None, (unit, f"{down.name} by {across.name}")))
     note += "; logarithmic colours" if is_log else ""
     head = [value_text(value) for value in across.values]
-    return Matrix(words.metric_name(summary, key), note, head, rows)
+    return Matrix(experiment_texts.metric_name(summary, key), note, head, rows)
 
 
 def _hint(summary: ExperimentSummary, of: Combination, key: RowKey) -> str:
-    divisor, unit = words.unit_of(summary, key)
-    shown = words.mean_with_unit(of.values[key], divisor, unit)
-    name = words.metric_name(summary, key)
+    divisor, unit = experiment_texts.unit_of(summary, key)
+    shown = experiment_texts.mean_with_unit(of.values[key], divisor, unit)
+    name = experiment_texts.metric_name(summary, key)
     return f"{parameters_text(of.parameters)}: {name} {shown} (n={of.values[key].n})"

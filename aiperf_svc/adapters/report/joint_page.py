@@ -19,7 +19,7 @@ from aiperf_svc.adapters.report.blocks import (
     table,
     table_blocks,
 )
-from aiperf_svc.adapters.report.experiment_words import counts
+from aiperf_svc.adapters.report.experiment_texts import counts
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment, widest_start
 from aiperf_svc.core.results.cache_stats import cache_tables
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows
@@ -64,19 +64,19 @@ def how(joint: Joint) -> str:
 def end(member: ExperimentMember) -> str:
     """Describe how the trials of a run ended."""
     left_out = member.summary.left_out
-    words = [member.state, counts(member.summary)]
-    words += [f"{len(left_out):,} left out"] if left_out else []
-    words += [member.reason] if member.reason else []
-    return ", ".join(words)
+    parts = [member.state, counts(member.summary)]
+    parts += [f"{len(left_out):,} left out"] if left_out else []
+    parts += [member.reason] if member.reason else []
+    return ", ".join(parts)
 
 
 def outcome(member: JointMember) -> str:
     """Describe how a run ended."""
-    words = [member.state]
-    words += [f"verdict {member.verdict}"] if member.verdict else []
-    words += [member.cause] if member.cause and member.verdict != "valid" else []
-    words += [member.reason] if member.reason else []
-    return ", ".join(words)
+    parts = [member.state]
+    parts += [f"verdict {member.verdict}"] if member.verdict else []
+    parts += [member.cause] if member.cause and member.verdict != "valid" else []
+    parts += [member.reason] if member.reason else []
+    return ", ".join(parts)
 
 
 def render(joint: Joint) -> bytes:

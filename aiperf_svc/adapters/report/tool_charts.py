@@ -39,10 +39,10 @@ def draw(result: ToolResult, plots: Sequence[Plot]) -> list[Figure]:
 def place_text(step: str, repetition: int, result: ToolResult) -> str:
     """Return the parameters that distinguish a step from the others; empty for one step."""
     measured = [each for each in result.steps if each.is_measured]
-    words = [step] if len({each.name for each in measured}) > 1 else []
+    parts = [step] if len({each.name for each in measured}) > 1 else []
     if len({each.repetition for each in measured}) > 1:
-        words.append(f"#{repetition}")
-    return " ".join(words)
+        parts.append(f"#{repetition}")
+    return " ".join(parts)
 
 
 def _over_time(plot: Plot, result: ToolResult) -> Drawn | None:
@@ -56,8 +56,8 @@ def _over_time(plot: Plot, result: ToolResult) -> Drawn | None:
 
 
 def _label(each: StepSeries, plot: Plot, result: ToolResult) -> str:
-    words = [place_text(each.step, each.repetition, result), each.series.label]
-    return " ".join(word for word in words if word) or plot.name.replace("_", " ")
+    parts = [place_text(each.step, each.repetition, result), each.series.label]
+    return " ".join(part for part in parts if part) or plot.name.replace("_", " ")
 
 
 def _points(each: StepSeries) -> Points:
@@ -96,10 +96,10 @@ def _by_parameter(plot: Plot, result: ToolResult) -> Drawn | None:
 
 def _column_label(each: StepTable, y: str, plot: Plot, result: ToolResult) -> str:
     place = place_text(each.step, each.repetition, result)
-    words = [place] if place else []
+    parts = [place] if place else []
     if len(plot.y) > 1 or not place:
-        words.append(y.replace("_", " "))
-    return " ".join(words)
+        parts.append(y.replace("_", " "))
+    return " ".join(parts)
 
 
 def _column(each: StepTable, x: str, y: str) -> Points:

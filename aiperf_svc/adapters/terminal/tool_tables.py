@@ -46,8 +46,8 @@ def print_tool_result(run: ToolResult, console: Console) -> None:
 def _title(run: ToolResult) -> str:
     nodes = dict.fromkeys(rank.node for rank in run.ranks if rank.node)
     where = ", ".join(nodes) if len(nodes) <= 3 else f"{len(nodes)} nodes"
-    words = [run.name, run.workload, ", ".join(run.tools), where]
-    return " · ".join(one_line(word) for word in words if word)
+    parts = [run.name, run.workload, ", ".join(run.tools), where]
+    return " · ".join(one_line(part) for part in parts if part)
 
 
 def _metrics(run: ToolResult) -> Table:

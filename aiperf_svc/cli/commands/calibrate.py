@@ -119,8 +119,8 @@ def _measure(url: str, load: tuple[str, ...]) -> dict[str, Any]:
                 f"a short run took longer than {error.timeout:g} s; is the machine busy?"
             ) from error
         except (ValueError, KeyError) as error:
-            words = done.stderr.decode(errors="replace").strip()[-500:]
-            raise EnvironmentProblem(f"a short run gave no results: {words}") from error
+            text = done.stderr.decode(errors="replace").strip()[-500:]
+            raise EnvironmentProblem(f"a short run gave no results: {text}") from error
     if not found or not _rate(found):
         raise EnvironmentProblem("a short run completed no request; is the machine busy?")
     return found

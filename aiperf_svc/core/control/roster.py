@@ -172,12 +172,12 @@ class Roster:
     @property
     def missing(self) -> tuple[str, ...]:
         """Return the instances that have not registered, as text: `worker (3 of 4)`."""
-        words = []
+        missing = []
         for service, count in sorted(self._expected.items()):
             have = self._counts[service]
             if have < count:
-                words.append(f"{service.value} ({have} of {count})")
-        return tuple(words)
+                missing.append(f"{service.value} ({have} of {count})")
+        return tuple(missing)
 
     def _rank(self) -> None:
         self._are_ranks_due = False

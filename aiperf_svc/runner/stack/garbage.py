@@ -229,7 +229,7 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
             if report.left:
                 done.left[name] = [str(each) for each in report.left]
             else:
-                done.removed[name] = report.in_words
+                done.removed[name] = report.text
 
 
 def _folder_to_resume(home: StateHome, stack: str) -> str:
@@ -347,7 +347,7 @@ class _Removal:
                 removal = StackRemoval(self._home, self._cluster, cli, output.say)
                 if not await removal.update_state(record):
                     raise EnvironmentProblem(
-                        f"{report.in_words} in the cluster, but the state could not be updated; "
+                        f"{report.text} in the cluster, but the state could not be updated; "
                         f"call `aiperf-svc gc {self._stack}` again"
                     )
         self._home.forget(self._stack)

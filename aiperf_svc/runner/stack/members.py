@@ -144,5 +144,5 @@ def several_lines(expansion: Expansion, requests: Requests) -> str:
         if request.config is not first.config:
             changed = changed_keys(first.plan, request.plan)
             lines += [f"      {each}" for each in changed if each.key != "endpoint.url"]
-    lines.append(f"  all together: {total_footprint(requests, expansion).in_words}")
+    lines.append(f"  all together: {total_footprint(requests, expansion).text}")
     return "\n".join(lines)

@@ -106,7 +106,7 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
     # These roots are empty namespaces or anchors.
     report = await wait_until_gone(cluster, wanted, timeout_s=GONE_S)
     if report.left:
-        raise EnvironmentProblem(f"{report.in_words} of an `up` that was killed: {report.left[0]}")
+        raise EnvironmentProblem(f"{report.text} of an `up` that was killed: {report.left[0]}")
     ended = await cli.refresh(clear_pending=True)
     if ended.code:
         raise PulumiFailed("refresh", ended)

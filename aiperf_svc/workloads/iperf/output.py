@@ -169,9 +169,9 @@ def _claimed(
 
 def _series(spec: IperfSpec, path: _Path) -> Iterator[Series]:
     for process, (sender, receiver) in enumerate(zip(path.senders, path.receivers, strict=True)):
-        words = ["backward"] if path.suffix else []
-        words += [f"process {process}"] if spec.processes > 1 else []
-        label = " ".join(words)
+        parts = ["backward"] if path.suffix else []
+        parts += [f"process {process}"] if spec.processes > 1 else []
+        label = " ".join(parts)
         key = f"sum{path.key}"
         arrived = [
             (time_s, interval.number(key, "bits_per_second"), interval)

@@ -78,14 +78,14 @@ def _room(plan: StackPlan) -> str:
 
 def _objectives(plan: StackPlan) -> str:
     slo = plan.config.slo
-    words = []
+    parts = []
     for each in slo.objectives:
         bounds = [f"<= {each.max}"] if each.max is not None else []
         bounds += [f">= {each.min}"] if each.min is not None else []
-        words.append(f"{each.metric} {each.stat} {' and '.join(bounds)}")
+        parts.append(f"{each.metric} {each.stat} {' and '.join(bounds)}")
     if slo.goodput:
-        words.append("goodput: " + ", ".join(f"{k} {v}" for k, v in slo.goodput.items()))
-    return "; ".join(words)
+        parts.append("goodput: " + ", ".join(f"{k} {v}" for k, v in slo.goodput.items()))
+    return "; ".join(parts)
 
 
 def _by_pod(plan: StackPlan, text_of: Callable[[PodPlan], str]) -> str:
@@ -103,12 +103,12 @@ def _by_pod(plan: StackPlan, text_of: Callable[[PodPlan], str]) -> str:
 def _nodes_of(pod: PodPlan) -> str:
     """Return the nodes that a pod may use. Spot nodes have a label or a taint."""
     place = pod.placement
-    words = [f"node {each.node}" for each in pod.sets if each.node]
-    words += [f"{key}={value}" for key, value in place.node_selector.items()]
-    words += [f"{key} in {'|'.join(values)}" for key, values in place.require_nodes.items()]
-    words += [f"prefers {key} in {'|'.join(values)}" for key, values in place.prefer_nodes.items()]
-    words += [f"tolerates {each.key or 'every taint'}" for each in place.tolerations]
-    return ", ".join(words)
+    parts = [f"node {each.node}" for each in pod.sets if each.node]
+    parts += [f"{key}={value}" for key, value in place.node_selector.items()]
+    parts += [f"{key} in {'|'.join(values)}" for key, values in place.require_nodes.items()]
+    parts += [f"prefers {key} in {'|'.join(values)}" for key, values in place.prefer_nodes.items()]
+    parts += [f"tolerates {each.key or 'every taint'}" for each in place.tolerations]
+    return ", ".join(parts)
 
 
 def _egress(plan: StackPlan) -> list[str]:
@@ -186,8 +186,8 @@ def _monitoring(plan: StackPlan) -> str:
 
 def _exposure(plan: StackPlan) -> str:
     results = plan.config.deployment.results
-    words = [results.expose, *([results.host] if results.host else [])]
+    parts = [results.expose, *([results.host] if results.host else [])]
     if results.expose != "port-forward":
-        words.append("with TLS" if results.tls_secret else "without TLS")
-    words += [f"from {', '.join(results.allow_cidrs)}"] if results.allow_cidrs else []
-    return " ".join(words)
+        parts.append("with TLS" if results.tls_secret else "without TLS")
+    parts += [f"from {', '.join(results.allow_cidrs)}"] if results.allow_cidrs else []
+    return " ".join(parts)

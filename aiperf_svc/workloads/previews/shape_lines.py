@@ -157,14 +157,14 @@ def whole_lines(
     how = "one after another" if limit == 1 else f"{limit} at a time"
     if at_once == "auto":
         how = f"up to {limit} at a time, as many as there is room for"
-    words = [f"{count(len(plans), 'shape')}, {how}"]
+    parts = [f"{count(len(plans), 'shape')}, {how}"]
     if all(loads):
-        words.append(f"load about {human_time(makespan(loads, limit))}")
+        parts.append(f"load about {human_time(makespan(loads, limit))}")
     if all(longest):
-        words.append(f"with starts at most {human_time(makespan(longest, limit))}")
+        parts.append(f"with starts at most {human_time(makespan(longest, limit))}")
     found = [plan.footprint for plan in plans]
     most = of_one_stack(found) if at_once == 1 else of_stacks([found], at_once=limit)
-    lines = ["; ".join(words), f"footprint: {most.in_words}"]
+    lines = ["; ".join(parts), f"footprint: {most.text}"]
     return [*lines, *_cost(plans, longest, is_one_stack=at_once == 1)]
 
 

@@ -23,9 +23,9 @@ _wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False
 
 def title(plan: StackPlan) -> str:
     """Return the name of the stack and of the measured system."""
-    words = [plan.identity.stack, workload_of(plan.config).subject(plan.config)]
-    words += [count(plan.ranks.replicas, "rank")] if plan.ranks is not None else []
-    return " · ".join(words)
+    parts = [plan.identity.stack, workload_of(plan.config).subject(plan.config)]
+    parts += [count(plan.ranks.replicas, "rank")] if plan.ranks is not None else []
+    return " · ".join(parts)
 
 
 def _subject_rows(plan: StackPlan) -> list[tuple[str, str]]:
@@ -35,15 +35,15 @@ def _subject_rows(plan: StackPlan) -> list[tuple[str, str]]:
 def totals_line(plan: StackPlan) -> str:
     """Return the resources that the stack requests from the cluster."""
     totals = plan.totals
-    words = [
+    parts = [
         count(totals.pods, "pod"),
         f"{cores(totals.cpu_millis)} CPU",
         f"{gibibytes(totals.memory_bytes)} memory",
         count(totals.gpus, "GPU"),
     ]
     if totals.cost_per_hour:
-        words.append(f"{totals.cost_per_hour:g} {totals.currency} an hour")
-    return ", ".join(words)
+        parts.append(f"{totals.cost_per_hour:g} {totals.currency} an hour")
+    return ", ".join(parts)
 
 
 def footprint_line(plan: StackPlan) -> str:

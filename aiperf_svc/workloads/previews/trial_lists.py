@@ -29,14 +29,14 @@ def headline(
     experiment = config.experiment
     if experiment is not None and config.search is not None:
         return f"{_search(experiment)}, {_length_text(_times(config, members, replay_ns))}"
-    words = [count(len(members), "trial")]
+    parts = [count(len(members), "trial")]
     if experiment is not None and experiment.repetitions > 1:
         different = len(members) // experiment.repetitions
-        words[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
-        words.append(experiment.order)
+        parts[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
+        parts.append(experiment.order)
     length = _length_text(_times(config, members, replay_ns))
     is_at_once = is_side_by_side(config) or is_fanned_out(config)
-    return ", ".join([*words, f"in total {length}" if is_at_once else length])
+    return ", ".join([*parts, f"in total {length}" if is_at_once else length])
 
 
 def as_lines(

@@ -164,7 +164,7 @@ def test_refused_value_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "message"),
     [
         ("aiperf plot x", "expected `aiperf profile`"),
         ("", "expected `aiperf profile`"),
@@ -173,8 +173,8 @@ def test_refused_value_is_named() -> None:
         ("aiperf profile --model 'x", "cannot be read: No closing quotation"),
     ],
 )
-def test_invalid_aiperf_command_is_refused(command: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_aiperf_command_is_refused(command: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         moved(command)
 
 

@@ -94,18 +94,18 @@ SYSTEM: dict[str, Any] = {"metadata": {"name": "system-node-critical"}, "value":
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "words"),
+    ("name", "state", "message"),
     [
         ("low", "ok", "low (value 10, preempts no pods)"),
         ("high", "ok", "high (value 1000, preempts pods of lower priority)"),
         ("lwo", "failed", "the cluster has no PriorityClass lwo; it has high, low"),
     ],
 )
-async def test_priority_class_must_exist(name: str, state: str, words: str) -> None:
+async def test_priority_class_must_exist(name: str, state: str, message: str) -> None:
     cluster = FakeCluster({CLASSES: {"items": [LOW, SYSTEM, HIGH]}})
     check = await check_priorities(cluster.typed, make_plan(placement={"priority_class": name}))
     assert check is not None
-    assert (check.state, check.detail) == (state, words)
+    assert (check.state, check.detail) == (state, message)
 
 
 async def test_unreadable_priority_classes_are_not_checked() -> None:
@@ -127,7 +127,7 @@ PODS = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
 
 
 @pytest.mark.parametrize(
-    ("denied", "state", "words"),
+    ("denied", "state", "message"),
     [
         ((), "ok", "in namespace serving"),
         (("watch pods",), "failed", "cannot be watched in namespace serving: watch pods"),
@@ -135,27 +135,27 @@ PODS = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
     ],
 )
 async def test_rights_to_watch_replicas_are_checked(
-    denied: tuple[str, ...], state: str, words: str
+    denied: tuple[str, ...], state: str, message: str
 ) -> None:
     plan, cluster = watching(denied, pods=PODS)
     check = await check_scaling(cluster.typed, plan)
     assert check is not None
-    assert (check.state, words in check.detail) == (state, True)
+    assert (check.state, message in check.detail) == (state, True)
 
 
 @pytest.mark.parametrize(
-    ("scaling", "words"),
+    ("scaling", "message"),
     [
         ({}, "name its pods in scaling.pods"),
         ({"pods": {**PODS, "port": None}}, "scaling.pods.port: give the port"),
     ],
 )
-async def test_unknown_pods_and_ports_are_refused(scaling: dict[str, Any], words: str) -> None:
+async def test_unknown_pods_and_ports_are_refused(scaling: dict[str, Any], message: str) -> None:
     plan, cluster = watching((), **scaling)
     check = await check_scaling(cluster.typed, plan)
     assert check is not None
     assert (check.state, check.is_config_error) == ("failed", True)
-    assert words in check.detail
+    assert message in check.detail
 
 
 FULL, FREE = Check("capacity", "failed", "no room for target"), Check("capacity", "ok", "fits")

@@ -274,11 +274,11 @@ def test_bad_cron_fields_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [("60 3 * * *", "minute 60: expected at most 59"), ("0 3 * * 1-7", "weekday 7: expected")],
 )
-def test_cron_number_beyond_its_field_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_cron_number_beyond_its_field_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         check_cron(text)
 
 

@@ -75,16 +75,16 @@ def test_a_template_is_rendered_as_transformers_renders_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({}, "'m' has no chat template; expected one in chat_template.jinja or"),
         ({"chat_template": "{% for %}"}, "the chat template of 'm': Expected"),
     ],
 )
 def test_a_tokenizer_without_a_template_is_refused(
-    tmp_path: Path, settings: dict[str, Any], words: str
+    tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         template_in(tmp_path, **settings)
 
 

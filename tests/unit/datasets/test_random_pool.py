@@ -65,7 +65,7 @@ def test_query_and_passage_files_form_a_ranking(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "message"),
     [
         ([{"text": "a"}, {"x": 1}], "a.jsonl:2: needs exactly one prompt, found none"),
         ([{"text": 5}], r"a.jsonl:1: Expected `str"),
@@ -74,11 +74,11 @@ def test_query_and_passage_files_form_a_ranking(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_line_is_found_before_the_start(
-    tmp_path: Path, config: Config, lines: list[Any], words: str
+    tmp_path: Path, config: Config, lines: list[Any], message: str
 ) -> None:
     pool(tmp_path / "a.jsonl", *lines)
     dataset = {"kind": "random_pool", "file": str(tmp_path / "a.jsonl")}
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=message):
         check_dataset(config(dataset=dataset))
 
 

@@ -107,15 +107,15 @@ def test_a_template_cannot_reach_this_program() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "prompt", "words"),
+    ("kind", "prompt", "message"),
     [
         ("raw", Prompt(texts=("x",)), "this has none"),
         ("template", Prompt(payload={"a": 1}), "expected endpoint.type raw"),
     ],
 )
-def test_prompts_of_the_other_type_are_refused(kind: str, prompt: Prompt, words: str) -> None:
+def test_prompts_of_the_other_type_are_refused(kind: str, prompt: Prompt, message: str) -> None:
     endpoint = options() if kind == "template" else options(type="raw", template=None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         endpoint_of(endpoint).render(prompt, endpoint)
 
 

@@ -139,13 +139,13 @@ REFUSED: tuple[tuple[tuple[str, ...], str, tuple[Prompt, ...]], ...] = (
 """Prompts of another API, and the text of the error."""
 
 
-@pytest.mark.parametrize(("kinds", "words", "prompts"), REFUSED)
+@pytest.mark.parametrize(("kinds", "message", "prompts"), REFUSED)
 def test_prompts_of_another_api_are_refused(
-    kinds: tuple[str, ...], words: str, prompts: tuple[Prompt, ...]
+    kinds: tuple[str, ...], message: str, prompts: tuple[Prompt, ...]
 ) -> None:
     for kind in kinds:
         for prompt in prompts:
-            with pytest.raises(ValueError, match=words):
+            with pytest.raises(ValueError, match=message):
                 BY_NAME[kind].render(prompt, endpoint_options())
 
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
-from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.report import experiment_texts as words
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Combination

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.experiment_export import experiment_numbers
-from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.report import experiment_texts as words
 from aiperf_svc.adapters.report import joint_page
 from aiperf_svc.adapters.terminal.joint_tables import print_joint_experiment
 from aiperf_svc.core.experiments.joint_trials import (

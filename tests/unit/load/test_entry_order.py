@@ -74,7 +74,7 @@ def test_sequential_loads_have_no_other_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "dataset", "words"),
+    ("load", "dataset", "message"),
     [
         (
             None,
@@ -88,8 +88,8 @@ def test_sequential_loads_have_no_other_order() -> None:
         ),
     ],
 )
-def test_sequential_entries_are_not_drawn(load: Any, dataset: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_sequential_entries_are_not_drawn(load: Any, dataset: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         config("random", load, **dataset)
 
 

@@ -152,7 +152,7 @@ def test_drains_wait_for_the_collector() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"kind": "custom", "image": "server:1"}, "deployment.target.command is needed"),
         ({"replicas": 2}, "deployment.target.replicas is 2"),
@@ -160,9 +160,9 @@ def test_drains_wait_for_the_collector() -> None:
         ({"placement": {"host_network": True}}, "placement.host_network"),
     ],
 )
-def test_servers_unsupported_in_jobs_are_refused(change: dict[str, Any], words: str) -> None:
+def test_servers_unsupported_in_jobs_are_refused(change: dict[str, Any], message: str) -> None:
     data = benchmark({"product": {"deployment.target.env.A": ["1", "2"]}}, **change)
-    with pytest.raises(ConfigError, match=f"experiment.fan_out: jobs.*{words}"):
+    with pytest.raises(ConfigError, match=f"experiment.fan_out: jobs.*{message}"):
         planned(data)
 
 
@@ -209,7 +209,7 @@ def test_server_of_each_shape_has_its_own_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "words"),
+    ("experiment", "message"),
     [
         ({"fan_out": "pods"}, "fan_out"),
         ({"fan_out": "stacks", "parallel": 101}, "101 stacks at the same time"),
@@ -224,8 +224,8 @@ def test_server_of_each_shape_has_its_own_arguments() -> None:
         ),
     ],
 )
-def test_unsupported_experiments_are_refused(experiment: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_unsupported_experiments_are_refused(experiment: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_config(benchmark(experiment), "the test")
 
 

@@ -51,7 +51,7 @@ def test_ranks_together_are_on_one_node() -> None:
 def test_gpus_count_for_the_whole_time() -> None:
     found = make_plan(target=GPUS, ttl="3h").footprint
     assert (found.gpus, found.gpu_hours) == (8, 24.0)
-    assert "8 GPUs (24 GPU-hours)" in found.in_words
+    assert "8 GPUs (24 GPU-hours)" in found.text
     assert found.as_json["time_s"] == 3 * 3600
 
 
@@ -139,7 +139,7 @@ def test_changed_stack_counts_its_largest_shape_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deployment", "words"),
+    ("deployment", "message"),
     [
         ({"limits": {"pods": 3}}, "pods 10, limit 3"),
         ({"limits": {"nodes": 2}}, "name the nodes (deployment.placement.require_nodes"),
@@ -150,10 +150,10 @@ def test_changed_stack_counts_its_largest_shape_once() -> None:
         ({"limits": {"time": "1h"}}, "time 2h, limit 1h; "),
     ],
 )
-def test_exceeded_limit_is_refused(deployment: dict[str, Any], words: str) -> None:
+def test_exceeded_limit_is_refused(deployment: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=r"^deployment.limits: ") as refused:
         make_plan(**deployment)
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_stack_within_its_limits_is_planned() -> None:

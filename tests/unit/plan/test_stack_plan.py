@@ -406,7 +406,7 @@ def test_flag_stack_name_is_valid_in_kubernetes(name: str, stack: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "message"),
     [
         ({"labels": {"aiperf.dev/stack": "x"}}, "aiperf.dev/stack is set by this tool"),
         ({"labels": {"app.kubernetes.io/name": "x"}}, "is set by this tool"),
@@ -416,8 +416,8 @@ def test_flag_stack_name_is_valid_in_kubernetes(name: str, stack: str) -> None:
         ({"hold_drains": False, "max_drain_hold": "5m"}, "max_drain_hold has no effect"),
     ],
 )
-def test_invalid_labels_and_drain_holds_are_refused(keys: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_invalid_labels_and_drain_holds_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make_config(**keys)
 
 

@@ -288,17 +288,17 @@ class Cluster:
         except ValueError:
             decoded = None
         if not isinstance(decoded, dict):
-            words = one_line(content.decode(errors="replace"), limit=FOREIGN_LIMIT)
+            text = one_line(content.decode(errors="replace"), limit=FOREIGN_LIMIT)
             raise Unreachable(
-                f"{self.server}{path} is not Kubernetes' API: its response is {words!r}"
+                f"{self.server}{path} is not Kubernetes' API: its response is {text!r}"
             )
         return decoded
 
     def _unreachable(self, error: BaseException) -> Unreachable:
-        return Unreachable(f"the cluster at {self.server} does not respond: {_words(error)}")
+        return Unreachable(f"the cluster at {self.server} does not respond: {_error_text(error)}")
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Describe why there is no response, without aiohttp's terms."""
     match error:
         case TimeoutError():

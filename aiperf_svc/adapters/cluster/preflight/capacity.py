@@ -137,18 +137,18 @@ def judge_capacity(
             "add nodes, or lower the replicas of events: a trial is invalid whose event fails",
         )
     missing = _missing(plan, free, unplaced)
-    words = f"{_requested(plan)} wanted, {_free_text(plan, free)} free on {where}: {missing}"
+    detail = f"{_requested(plan)} wanted, {_free_text(plan, free)} free on {where}: {missing}"
     if can_grow:
         return Check(
             "capacity",
             "warning",
-            f"{words}; the cluster has to add nodes",
+            f"{detail}; the cluster has to add nodes",
             "allow enough time for that: deployment.ready_timeout",
         )
     return Check(
         "capacity",
         "failed",
-        words,
+        detail,
         "add nodes, lower the pods' requests (workers, deployment.pods) or change "
         "deployment.placement",
     )
@@ -258,11 +258,11 @@ def _missing(plan: StackPlan, free: Sequence[Room], unplaced: Mapping[str, int])
         if not number:
             continue
         some = f"{number:,} " if number == pod.replicas else f"{number:,} of {pod.replicas:,} "
-        words = pod.name if pod.replicas == 1 else some + pod.name
+        detail = pod.name if pod.replicas == 1 else some + pod.name
         why = _reason(pod, free)
         if not why and not any(_fits(room, pod) for room in free):
-            words += f" ({_request_text(pod, free)})"
-        groups[why].append(words)
+            detail += f" ({_request_text(pod, free)})"
+        groups[why].append(detail)
     return "; ".join(f"no room for {', '.join(pods)}{why}" for why, pods in groups.items())
 
 
@@ -316,13 +316,13 @@ def judge_rank_nodes(
     needed = f"{ranks.replicas} ranks apart need {ranks.replicas} nodes"
     if len(suitable) >= ranks.replicas:
         return Check(RANK_NODES, "ok", f"{needed}; {len(suitable)} are suitable")
-    words = f"{needed}, and {len(suitable)} of the cluster's {len(nodes)} are suitable"
+    detail = f"{needed}, and {len(suitable)} of the cluster's {len(nodes)} are suitable"
     if can_grow:
-        return Check(RANK_NODES, "warning", f"{words}: the cluster has to add nodes")
+        return Check(RANK_NODES, "warning", f"{detail}: the cluster has to add nodes")
     return Check(
         RANK_NODES,
         "failed",
-        words,
+        detail,
         "set deployment.ranks.nodes to any or together, or add nodes",
         is_config_error=True,
     )
@@ -341,8 +341,10 @@ def _judge_named(named: Sequence[str], nodes: Sequence[Json], free: Sequence[Roo
         )
     closed = [name for name in named if name not in {room.name for room in free}]
     if closed:
-        words = f"{', '.join(closed)}: not ready, or cordoned"
-        return Check(RANK_NODES, "failed", words, "open the node, or change deployment.ranks.nodes")
+        detail = f"{', '.join(closed)}: not ready, or cordoned"
+        return Check(
+            RANK_NODES, "failed", detail, "open the node, or change deployment.ranks.nodes"
+        )
     return Check(RANK_NODES, "ok", f"the cluster has {', '.join(named)}")
 
 

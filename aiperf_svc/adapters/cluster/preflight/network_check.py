@@ -185,8 +185,8 @@ async def probe_network(
     missing = await denied(cluster, _rights(objects.namespace))
     if missing:
         lacking = ", ".join(map(str, sorted(missing)))
-        words = f"this check needs a namespace of its own, and you may not {lacking}"
-        return Probed(ProbeResult(not_tried=words))
+        detail = f"this check needs a namespace of its own, and you may not {lacking}"
+        return Probed(ProbeResult(not_tried=detail))
     try:
         uid = await _make_namespace(cluster, objects)
     except Refused as error:

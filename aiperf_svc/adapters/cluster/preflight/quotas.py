@@ -117,8 +117,8 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]
             "raise the ResourceQuota, or lower what the stack asks for (workers, deployment.pods)",
         )
     if unclear:
-        words = f"ResourceQuota {', '.join(unclear)} applies to some priority classes only"
-        return Check("quota", "not checked", words)
+        detail = f"ResourceQuota {', '.join(unclear)} applies to some priority classes only"
+        return Check("quota", "not checked", detail)
     if not quotas:
         return Check("quota", "ok", "the namespace has no ResourceQuota")
     names = ", ".join(quota["metadata"]["name"] for quota in quotas)

@@ -91,7 +91,7 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
         return not self.left and not self.not_checked
 
     @property
-    def in_words(self) -> str:
+    def text(self) -> str:
         """Describe the remaining objects and the unchecked types in one line."""
         if self.left:
             found = f"{counted(len(self.left), 'object', 'is')} left"
@@ -335,12 +335,10 @@ async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> 
     for name in sorted({each["spec"].get("nodeName", "") for each in pods} - {""})[:NAMED]:
         with contextlib.suppress(Refused):
             nodes[name] = await find_object(cluster, f"/api/v1/nodes/{name}") or {}
-    return wait_in_words(report.left, pods, nodes)
+    return wait_reason(report.left, pods, nodes)
 
 
-def wait_in_words(
-    left: Sequence[ObjectRef], pods: Iterable[Json], nodes: Mapping[str, Json]
-) -> str:
+def wait_reason(left: Sequence[ObjectRef], pods: Iterable[Json], nodes: Mapping[str, Json]) -> str:
     """Describe what a removal waits for. `nodes` contains the readable nodes by name; an empty
     object means that the node is gone."""
     by_node = Counter(each["spec"].get("nodeName", "") for each in pods)

@@ -68,22 +68,21 @@ def wait_until_ready(
 ) -> bool:
     """Return whether the release is ready: False if `wait(seconds)` returned true first. Raises
     EnvironmentProblem on a timeout."""
-    end_mono_s, last_words = mono_s() + wanted["timeout_s"], ""
+    end_mono_s, last_text = mono_s() + wanted["timeout_s"], ""
     while True:
         missing = problems(wanted, namespace, api)
         if not missing:
             log.info("the release is ready")
             return True
         more = f"; {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        words = "; ".join(missing[:SHOWN]) + more
+        text = "; ".join(missing[:SHOWN]) + more
         if mono_s() >= end_mono_s:
             raise EnvironmentProblem(
-                f"not ready after {wanted['timeout_s']} s (deployment.target.ready_timeout): "
-                f"{words}"
+                f"not ready after {wanted['timeout_s']} s (deployment.target.ready_timeout): {text}"
             )
-        if words != last_words:
-            log.info("waiting: %s", words)
-            last_words = words
+        if text != last_text:
+            log.info("waiting: %s", text)
+            last_text = text
         if wait(ASK_AGAIN_S):
             return False
 
@@ -182,8 +181,8 @@ def pod_reason(pod: Json) -> str:
         if last and waiting:
             return f"pod {name}: {waiting.get('reason')}, exit code {last.get('exitCode')}"
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            words = one_line(waiting.get("message") or "")
-            return f"pod {name}: {waiting['reason']}" + (f": {words}" if words else "")
+            text = one_line(waiting.get("message") or "")
+            return f"pod {name}: {waiting['reason']}" + (f": {text}" if text else "")
     placed = conditions_of(pod).get("PodScheduled", {})
     if placed.get("status", "True") == "True":
         return ""

@@ -51,17 +51,17 @@ class RunLosses:
     def handle_root(self, kind: str, name: str, found: Json | None) -> Loss | None:
         """Record the state of a Namespace or anchor, and return its loss. `found` is None if it
         does not exist."""
-        words = f"{kind} {name}"
+        root = f"{kind} {name}"
         uid = found["metadata"]["uid"] if found else ""
-        is_same = uid == self._roots.setdefault(words, uid)
+        is_same = uid == self._roots.setdefault(root, uid)
         if found and is_same and "deletionTimestamp" not in found["metadata"]:
             return None
-        if words in self._reported:
+        if root in self._reported:
             return None
-        self._reported.add(words)
+        self._reported.add(root)
         if found and _is_overdue(found["metadata"]):
-            return Loss("", f"deployment.ttl has expired: the stack deleted its {words}")
-        return Loss("", f"{words} was deleted during the run")
+            return Loss("", f"deployment.ttl has expired: the stack deleted its {root}")
+        return Loss("", f"{root} was deleted during the run")
 
     def handle_pods(self, listed: Sequence[Json]) -> tuple[Loss, ...]:
         """Record the pods, and return those lost since the previous list."""

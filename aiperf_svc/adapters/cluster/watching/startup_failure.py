@@ -210,8 +210,8 @@ def _release_problems(pod: str, container: Json) -> Iterator[PodProblem]:
     states = (container.get("state") or {}, container.get("lastState") or {})
     for ended in (each["terminated"] for each in states if each.get("terminated")):
         if ended.get("exitCode"):
-            words = _one_line(ended.get("message")).removeprefix("error: ")
-            yield PodProblem(pod, "release", f"the target (deployment.target) is {words}", 0.0)
+            text = _one_line(ended.get("message")).removeprefix("error: ")
+            yield PodProblem(pod, "release", f"the target (deployment.target) is {text}", 0.0)
             return
 
 
@@ -223,10 +223,10 @@ def _lacks_shell(container: Json, message: str) -> bool:
 def _crash_text(pod: str, container: Json) -> str:
     ended = (container.get("lastState") or {}).get("terminated") or {}
     how = ended.get("reason", "Error")
-    words = _one_line(ended.get("message"))
-    message = f": {words}" if words else ""
+    termination_message = _one_line(ended.get("message"))
+    message = f": {termination_message}" if termination_message else ""
     remedy = "raise its memory (deployment.pods)" if how == "OOMKilled" else "see its previous log"
-    if _lacks_shell(container, words):
+    if _lacks_shell(container, termination_message):
         remedy = NEEDS_SHELL
     return (
         f"pod {pod} has crashed {container['restartCount']} times, last with {how}, exit code "
