@@ -167,13 +167,13 @@ def import_ms(module: str) -> float:
 
 def min_s(tasks: dict[str, Task]) -> dict[str, float]:
     """Run the tasks alternately and return the minimum CPU time of each."""
-    least = dict.fromkeys(tasks, float("inf"))
+    best_s = dict.fromkeys(tasks, float("inf"))
     for _ in range(ROUNDS):
         for name, task in tasks.items():
             began = process_time()
             task()
-            least[name] = min(least[name], process_time() - began)
-    return least
+            best_s[name] = min(best_s[name], process_time() - began)
+    return best_s
 
 
 def show(title: str, times_s: dict[str, float], scale: float) -> None:

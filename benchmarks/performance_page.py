@@ -43,8 +43,8 @@ def _printed(results: Figures, *, source: str) -> str:
         cpu = part.get("cpu", results["machine"]["cpu"])
         # Parts of one day may come from different machines.
         where = f", on {cpu}" if cpu != results["machine"]["cpu"] else ""
-        how = f"`{part['command']}`, {part['took_s']:g} s{where}{of_host}"
-        lines += [f"## {part['title']}", "", how, ""]
+        command_text = f"`{part['command']}`, {part['took_s']:g} s{where}{of_host}"
+        lines += [f"## {part['title']}", "", command_text, ""]
         if "failed" in part:
             lines += [f"Failed: {part['failed']}.", ""]
             continue

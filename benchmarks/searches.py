@@ -88,12 +88,12 @@ def main() -> int:
             )
     hits = sum(each.contains(knee) for each in found)
     widths = [each.breaks / each.holds - 1 for each in found if each.holds and each.breaks]
-    most = max(each.points for each in found)
+    max_points = max(each.points for each in found)
     print(
         f"{hits} of {len(found)} brackets contain the knee, {statistics.median(widths):.0%} wide "
-        f"(median; widest {max(widths):.0%}), at most {most} points"
+        f"(median; widest {max(widths):.0%}), at most {max_points} points"
     )
-    return 0 if hits >= math.floor(REQUIRED_SHARE * len(found)) and most <= MAX_POINTS else 1
+    return 0 if hits >= math.floor(REQUIRED_SHARE * len(found)) and max_points <= MAX_POINTS else 1
 
 
 def true_knee(requests: int = 1_000_000) -> float:

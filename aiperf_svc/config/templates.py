@@ -146,11 +146,11 @@ def _memory_limit() -> Iterator[None]:
         yield  # macOS has neither.
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = pages * os.sysconf("SC_PAGESIZE") + MAX_BYTES
-    if any(each != resource.RLIM_INFINITY and each < most for each in (soft, hard)):
+    max_bytes = pages * os.sysconf("SC_PAGESIZE") + MAX_BYTES
+    if any(each != resource.RLIM_INFINITY and each < max_bytes for each in (soft, hard)):
         yield
         return
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (max_bytes, hard))
     try:
         yield
     finally:

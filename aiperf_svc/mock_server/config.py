@@ -105,10 +105,10 @@ class MockServerConfig:
 
     def __post_init__(self) -> None:
         """Check every value, alone and in combination."""
-        for name, least, most in _RANGES:
+        for name, minimum, maximum in _RANGES:
             value = getattr(self, name)
-            if not least <= value <= most:
-                raise _refusal(name, value, f"expected a number from {least} to {most}")
+            if not minimum <= value <= maximum:
+                raise _refusal(name, value, f"expected a number from {minimum} to {maximum}")
         for name in ("ttft", "itl"):
             _checked(name, getattr(self, name), parse_delay)
         for name in ("slow_start", "respawn", "freeze_at", "freeze_for", "keepalive_timeout"):

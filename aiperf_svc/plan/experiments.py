@@ -46,12 +46,12 @@ def all_times(trials: Sequence[LongestTimes], experiment: Experiment | None) -> 
     times = trials[0]
     cooldown_ns = experiment.cooldown if experiment is not None else 0
     load = sum(each.load for each in trials) + cooldown_ns * (len(trials) - 1)
-    again = replacement_time(cooldown_ns + max(each.load for each in trials), experiment)
+    replacement_ns = replacement_time(cooldown_ns + max(each.load for each in trials), experiment)
     may_repeat = experiment is not None and experiment.replacements
     repeated = ", and those that may be run again," if may_repeat else ""
     return LongestTimes(
         start=times.start,
-        load=load + again,
+        load=load + replacement_ns,
         is_bounded=all(each.is_bounded for each in trials),
         start_keys=times.start_keys,
         what=f"{len(trials):,} trials{repeated} take" if len(trials) > 1 else times.what,

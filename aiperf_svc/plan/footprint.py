@@ -78,25 +78,25 @@ def with_events(
 ) -> dict[str, int]:
     """Return the maximum replicas of each pod by name, while the events of a load scale the stack's
     own Deployments and restart its target, whose Deployment is called `deployment`."""
-    most, is_restarted = dict(at_once), False
+    peak, is_restarted = dict(at_once), False
     for event in events:
         is_own = event.deployment in (None, deployment)
         if event.do == "scale" and not event.foreign:
             name = HOST if is_own else f"Deployment/{event.deployment}"
-            most[name] = max(most.get(name, 0), event.replicas or 0)
+            peak[name] = max(peak.get(name, 0), event.replicas or 0)
         is_restarted |= event.do == "restart" and is_own
     if target is not None and is_restarted and target.rollout == "RollingUpdate":
-        most[HOST] += math.ceil(most[HOST] * SURGE)
-    return most
+        peak[HOST] += math.ceil(peak[HOST] * SURGE)
+    return peak
 
 
 def with_autoscalers(at_once: Mapping[str, int], objects: Sequence[Json]) -> dict[str, int]:
     """Return the maximum replicas of each pod by name, with the autoscalers among the objects of a
     release."""
-    most = dict(at_once)
+    peak = dict(at_once)
     for name, replicas in max_replicas(objects).items():
-        most[name] = max(most[name], replicas)
-    return most
+        peak[name] = max(peak[name], replicas)
+    return peak
 
 
 def _nodes_of(pod: PodPlan) -> set[str]:

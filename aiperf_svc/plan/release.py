@@ -455,8 +455,8 @@ def max_replicas(objects: Sequence[Json]) -> dict[str, int]:
     for name, changed in filter(None, map(_scaled, objects)):
         if (target := by_name.get(name)) is None:
             continue
-        most = {**target, "spec": {**(target.get("spec") or {}), **changed}}
-        for suffix, replicas, _ in _replicas(most):
+        largest = {**target, "spec": {**(target.get("spec") or {}), **changed}}
+        for suffix, replicas, _ in _replicas(largest):
             found[name + suffix] = max(found.get(name + suffix, 0), replicas)
     return found
 
@@ -471,10 +471,10 @@ def _scaled(manifest: Json) -> tuple[str, dict[str, int]] | None:
         return name, {"replicas": spec.get("maxReplicas") or 0}
     if group_of(manifest) != KEDA:
         return None
-    most = spec.get("maxReplicaCount") or KEDA_MAX_REPLICAS
+    max_replicas = spec.get("maxReplicaCount") or KEDA_MAX_REPLICAS
     if manifest["kind"] == "ScaledObject":
-        return name, {"replicas": most}
-    return (name_of(manifest), {"minReplicaCount": most}) if _makes_jobs(manifest) else None
+        return name, {"replicas": max_replicas}
+    return (name_of(manifest), {"minReplicaCount": max_replicas}) if _makes_jobs(manifest) else None
 
 
 def _pod(name: str, replicas: int, spec: Json, image: ImagePlan, timeout_s: int) -> PodPlan:

@@ -161,8 +161,8 @@ def max_users(load: Load) -> int | None:
         users = warmup.concurrency or load.concurrency
         phases.append((users, warmup.requests or warmup.conversations))
     # At most the users of the load: a warmup with more users runs in the same processes.
-    most = max(users if count is None else min(users, count) for users, count in phases)
-    return min(load.concurrency, most)
+    max_users = max(users if count is None else min(users, count) for users, count in phases)
+    return min(load.concurrency, max_users)
 
 
 def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:

@@ -210,8 +210,8 @@ class SessionResults:
                 self._add_trials(results, round_, started)
             except Exception as error:
                 # The other parts must continue.
-                what = f"shape {round_}: " if started is None else ""
-                results.error = results.error or f"{what}{error}"
+                prefix = f"shape {round_}: " if started is None else ""
+                results.error = results.error or f"{prefix}{error}"
         if started is None:
             return RoundClosed(round_)
         assert self.driven is not None

@@ -272,8 +272,8 @@ def _volume(volume: Volume, mounted: MountedNames, identity: Identity) -> core.V
         return core.VolumeArgs(name=volume.name, image=files)
     if volume.kind == "host-path":
         # Never created, because it would remain on the node.
-        there = core.HostPathVolumeSourceArgs(path=volume.source, type="Directory")
-        return core.VolumeArgs(name=volume.name, host_path=there)
+        host_path = core.HostPathVolumeSourceArgs(path=volume.source, type="Directory")
+        return core.VolumeArgs(name=volume.name, host_path=host_path)
     medium = "Memory" if volume.kind == "memory" else None
     folder = core.EmptyDirVolumeSourceArgs(medium=medium, size_limit=limit)
     return core.VolumeArgs(name=volume.name, empty_dir=folder)

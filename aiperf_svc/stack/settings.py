@@ -137,8 +137,10 @@ def _summary(plan: StackPlan) -> str:
 
 def _project_folder() -> Path:
     """Return the folder of the project: Pulumi runs the program in it or in a subfolder."""
-    here = Path.cwd()
-    return next((each for each in (here, *here.parents) if (each / "Pulumi.yaml").is_file()), here)
+    folder = Path.cwd()
+    return next(
+        (each for each in (folder, *folder.parents) if (each / "Pulumi.yaml").is_file()), folder
+    )
 
 
 def check_is_path(kubeconfig: pulumi.Input[str] | None, name: str) -> None:

@@ -142,11 +142,11 @@ def newest_lines(text: str) -> list[str]:
 
 def failure_text(command: Command, code: int, output: str) -> str:
     """Return how a command failed, with the last lines of its output."""
-    how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    end_text = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
     if code == 127:
-        how += ", the shell's code for a missing program"
+        end_text += ", the shell's code for a missing program"
     text = _last_lines(output)
-    return f"{command.argv[0]} {how}" + (f": {text}" if text else "")
+    return f"{command.argv[0]} {end_text}" + (f": {text}" if text else "")
 
 
 def _last_lines(text: str) -> str:

@@ -93,10 +93,10 @@ def shapes_of(
     if config.experiment is not None and config.experiment.priority:
         found = in_order(found, config.experiment.priority)
     if len(found) > 1 and config.search is not None:
-        what = "processes" if where == "local" else "pods"
+        unit = "processes" if where == "local" else "pods"
         keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))
         raise ConfigError(
-            f"experiment.search: {keys or 'the number of ranks'} needs other {what} for each "
+            f"experiment.search: {keys or 'the number of ranks'} needs other {unit} for each "
             "value, which only `aiperf-svc run` and `profile` start one after another"
         )
     return found

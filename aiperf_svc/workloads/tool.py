@@ -96,8 +96,10 @@ def _nodes(plan: StackPlan, ranks: Ranks) -> str:
 def _network(ranks: Ranks) -> str:
     parts = ["the nodes' own"] if ranks.host_network else []
     if ranks.network is not None:
-        how = "instead of the pods'" if ranks.network.attach == "default" else "beside the pods'"
-        parts.append(f"{ranks.network.name}, {how}")
+        attach_text = (
+            "instead of the pods'" if ranks.network.attach == "default" else "beside the pods'"
+        )
+        parts.append(f"{ranks.network.name}, {attach_text}")
     parts += [f"MTU {ranks.mtu:,}"] if ranks.mtu else []
     parts += [f"{number} {name}" for name, number in ranks.devices.items()]
     return ", ".join(parts)

@@ -118,10 +118,10 @@ def _places(value: Any, path: str = "") -> Any:
     """Return every key and index inside a value, with its container."""
     keys = value if isinstance(value, dict) else range(len(value))
     for key in list(keys):
-        here = f"{path}.{key}".lstrip(".")
-        yield value, key, here
+        key_path = f"{path}.{key}".lstrip(".")
+        yield value, key, key_path
         if isinstance(value[key], dict | list):
-            yield from _places(value[key], here)
+            yield from _places(value[key], key_path)
 
 
 def _renamed(rng: random.Random, key: str) -> str:

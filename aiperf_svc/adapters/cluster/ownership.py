@@ -151,10 +151,12 @@ def other_state_text(stack: str, namespaces: Iterable[str], owners: Iterable[str
     )
 
 
-async def refuse_others(there: Iterable[ObjectRef], wanted: StackObjects, cluster: Cluster) -> None:
+async def refuse_others(
+    existing: Iterable[ObjectRef], wanted: StackObjects, cluster: Cluster
+) -> None:
     """Check that all objects found are roots of the stack. Raises EnvironmentProblem with the
     owners of the others."""
-    others = [each for each in there if each.uid not in (wanted.own or ())]
+    others = [each for each in existing if each.uid not in (wanted.own or ())]
     if not others:
         return
     places = namespaces_of(others)
@@ -359,8 +361,8 @@ class LeaseKeeper:
         if lease is None:
             return
         if not self._is_measured:
-            here = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo)
-            self._ahead = await self.cluster.now() - here
+            local_time = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo)
+            self._ahead = await self.cluster.now() - local_time
             self._is_measured = True
         now = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo) + self._ahead
         step = next_step(

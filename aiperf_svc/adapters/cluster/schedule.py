@@ -98,10 +98,10 @@ def check_cron(text: str) -> None:
             f'--cron: {text!r}: expected five fields, minute hour day month weekday: "0 3 * * *" '
             "is every night at three"
         )
-    for field, (name, most) in zip(fields, CRON_FIELDS.items(), strict=True):
-        above = [each for each in re.findall(r"\d+", field) if int(each) > most]
+    for field, (name, maximum) in zip(fields, CRON_FIELDS.items(), strict=True):
+        above = [each for each in re.findall(r"\d+", field) if int(each) > maximum]
         if above:
-            raise ConfigError(f"--cron: {text!r}: {name} {above[0]}: expected at most {most}")
+            raise ConfigError(f"--cron: {text!r}: {name} {above[0]}: expected at most {maximum}")
 
 
 def check_backend(url: str) -> None:

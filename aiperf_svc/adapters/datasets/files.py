@@ -49,9 +49,9 @@ def read_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, byte
                 unseen = 0
                 watch(share())
             if len(line) > MAX_LINE_LENGTH:
-                most = size_text(MAX_LINE_LENGTH)
+                maximum = size_text(MAX_LINE_LENGTH)
                 raise DatasetError(
-                    f"{path}:{number}: a line of over {most}; expected shorter lines"
+                    f"{path}:{number}: a line of over {maximum}; expected shorter lines"
                 )
             yield number, line
 

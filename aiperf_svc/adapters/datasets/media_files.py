@@ -38,10 +38,10 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
         # Each request holds a copy.
         left -= size
         if left < 0:
-            most = size_text(core.MAX_BYTES)
+            maximum = size_text(core.MAX_BYTES)
             raise DatasetError(
                 f"{place}: {media.reference}: the pictures and sounds of the requests up to this "
-                f"one exceed {most}, the limit in memory; give fewer entries or smaller files"
+                f"one exceed {maximum}, the limit in memory; give fewer entries or smaller files"
             )
         return found
 

@@ -53,11 +53,11 @@ def used_trees(
 ) -> Iterator[tuple[int, TracedTree | None]]:
     """Yield the trees that a config uses with their numbers in the file; None for a tree that is
     left out. Raises DatasetError with the file and record."""
-    most, used = config.dataset.max_context_tokens, 0
+    max_tokens, used = config.dataset.max_context_tokens, 0
     for number, tree in enumerate(file.trees()):
         if used == config.dataset.entries:
             return
-        is_used = most is None or tree.max_tokens <= most
+        is_used = max_tokens is None or tree.max_tokens <= max_tokens
         used += is_used
         yield number, tree if is_used else None
 

@@ -132,8 +132,8 @@ class DeploymentEvents:
         if found["spec"].get("unschedulable"):
             raise EventFailed(f"node {node} is cordoned already")
         undo = Undo(kind="uncordon", name=node, uid=_uid(found))
-        what = f"node {node}: {_names(chosen)}"
-        async with self._changed(run, undo, found, {"unschedulable": True}, what):
+        subject = f"node {node}: {_names(chosen)}"
+        async with self._changed(run, undo, found, {"unschedulable": True}, subject):
             await self._evict_pods(target, chosen)
             run.verify(f"node cordoned; {await target.successors(before, chosen)}")
             await run.hold()
@@ -163,8 +163,8 @@ class DeploymentEvents:
             uid=_uid(target.found),
             replicas=before,
         )
-        what = f"Deployment {target.name}, from {before} replicas"
-        async with self._changed(run, undo, target.found, {"replicas": wanted}, what):
+        subject = f"Deployment {target.name}, from {before} replicas"
+        async with self._changed(run, undo, target.found, {"replicas": wanted}, subject):
             await target.has_replicas(wanted)
             run.verify(f"{wanted} pods exist")
             if run.event.duration is None:
@@ -326,8 +326,8 @@ class DeploymentEvents:
             uid=_uid(found),
             ingress=found["spec"]["ingress"],
         )
-        what = f"NetworkPolicy of {_names(pods)}"
-        async with self._changed(run, undo, found, {"ingress": []}, what):
+        subject = f"NetworkPolicy of {_names(pods)}"
+        async with self._changed(run, undo, found, {"ingress": []}, subject):
             await wait_for_proof(
                 lambda: self._connections(pods, "dropped"),
                 "a worker still connects to the target: the cluster does not enforce the policy",

@@ -59,10 +59,10 @@ class EventRun:
         """Wait until the event is due. Its targets are found before."""
         await asyncio.sleep(max(0.0, -self.late_s))
 
-    def begin(self, what: str) -> None:
+    def begin(self, subject: str) -> None:
         """Record that the event is done now."""
         self._until_mono_s = monotonic() + (self.event.duration or 0) / 1e9
-        self._report(what=what, begin_wall_ns=time_ns() + self._ahead_ns)
+        self._report(what=subject, begin_wall_ns=time_ns() + self._ahead_ns)
 
     def verify(self, evidence: str) -> None:
         """Record a proof that the event happened or was undone."""

@@ -161,10 +161,10 @@ class LocalServer:
     async def _delay(self, run: EventRun) -> None:
         latency_ns, length_ns = run.event.latency or 0, run.event.duration or 0
         before = (await asyncio.to_thread(self._truth))["delayed"]
-        what = f"the mock server at port {self._port}"
+        subject = f"the mock server at port {self._port}"
         path = f"/truth/delay?latency_ns={latency_ns}&for_ns={length_ns}"
         await run.until_due()
-        run.begin(what)
+        run.begin(subject)
         await asyncio.to_thread(self._truth, path, "POST")
         try:
             await run.hold()

@@ -154,10 +154,10 @@ def own_interface() -> str:
     return interface_of(routes, [name for _, name in socket.if_nameindex()])
 
 
-def run_container(what: str) -> int:
+def run_container(action: str) -> int:
     """Check the kernel (`check`) or wait for SIGTERM (`wait`), and return the exit code. Raises
     EnvironmentProblem."""
-    if what == "check":
+    if action == "check":
         with closing(Network()) as network:
             check(network, own_interface(), os.environ.get("AIPERF_NODE", ""))
         return 0

@@ -53,8 +53,8 @@ def render_csv(summary: Summary) -> bytes:
         lines.append((csv_cell(CATALOG[tag].header), _number(summary.scalars[tag])))
     for tier in summary.goodput_tiers:
         values = (("Goodput", tier.goodput), ("Good Request Count", tier.good_request_count))
-        for what, value in values:
-            header = CATALOG[what.lower().replace(" ", "_")].header
+        for name, value in values:
+            header = CATALOG[name.lower().replace(" ", "_")].header
             lines.append((csv_cell(f"{header} [{tier.name}]"), _number(value)))
     return csv_file(lines)
 

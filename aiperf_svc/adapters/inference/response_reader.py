@@ -410,9 +410,9 @@ class ResponseReader:
                 conn.watch_in(self._bodies)
             if len(request.buffer) >= part_bytes(request):
                 self._records.take_part(request)
-        most = MAX_RESPONSE_BYTES if request.kept is None else MAX_KEPT_BYTES
-        if request.bytes_in > most:
-            text = f"over {most // 2**20} MiB: cut off"
+        max_bytes = MAX_RESPONSE_BYTES if request.kept is None else MAX_KEPT_BYTES
+        if request.bytes_in > max_bytes:
+            text = f"over {max_bytes // 2**20} MiB: cut off"
             self._in_flight.fail(conn, ErrorKind.TOO_LARGE, text)
         elif request.kept is not None and self._on_part is not None:
             self._on_part(request)

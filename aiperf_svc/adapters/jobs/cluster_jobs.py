@@ -186,8 +186,8 @@ class JobPods:
         for each in all_containers_of(pod):
             ended = (each.get("state") or {}).get("terminated") or {}
             if ended.get("exitCode"):
-                how = ended.get("reason", "Error")
-                parts.append(f"container {each['name']}: {how}, exit code {ended['exitCode']}")
+                reason = ended.get("reason", "Error")
+                parts.append(f"container {each['name']}: {reason}, exit code {ended['exitCode']}")
         parts += [self._lines[name]] if name in self._lines else []
         return one_line("; ".join(parts))
 

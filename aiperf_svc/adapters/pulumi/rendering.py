@@ -108,8 +108,8 @@ def plugin_path(environ: Mapping[str, str]) -> str:
     found = shutil.which(PLUGIN, path=environ.get("PATH"))
     if found is not None:
         return found
-    there = pulumi_home(environ).glob(f"plugins/resource-kubernetes-v*/{PLUGIN}")
-    return str(max(there, key=_version, default=""))
+    plugins = pulumi_home(environ).glob(f"plugins/resource-kubernetes-v*/{PLUGIN}")
+    return str(max(plugins, key=_version, default=""))
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -149,7 +149,7 @@ def _invoke(plugin: str, token: str, args: Json, what: str) -> Sequence[Any]:
     return found
 
 
-def _documents(path: Path, what: str) -> list[Any]:
+def _documents(path: Path, source: str) -> list[Any]:
     """Return the documents of a YAML file, or of a folder's YAML files sorted by name."""
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.suffix in (".yaml", ".yml", ".json"))
@@ -165,11 +165,11 @@ def _documents(path: Path, what: str) -> list[Any]:
         except yaml.YAMLError as error:
             raise ConfigError(f"{KEY}.manifests: {each}: {one_line(str(error))}") from error
     if not found:
-        raise ConfigError(f"{KEY}.manifests: {what} has no YAML files")
+        raise ConfigError(f"{KEY}.manifests: {source} has no YAML files")
     return found
 
 
-def _objects(documents: Sequence[Any], what: str) -> list[Json]:
+def _objects(documents: Sequence[Any], source: str) -> list[Json]:
     """Return the objects of the documents; Lists are flattened. Raises ConfigError."""
     found: list[Json] = []
     for number, each in enumerate(documents, 1):
@@ -178,13 +178,13 @@ def _objects(documents: Sequence[Any], what: str) -> list[Json]:
         if isinstance(each, dict) and str(each.get("kind", "")).endswith("List"):
             items = each.get("items")
             if isinstance(items, list):
-                found += _objects(items, what)
+                found += _objects(items, source)
                 continue
         metadata = each.get("metadata") if isinstance(each, dict) else None
         named = isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
         if not named or not all(isinstance(each.get(key), str) for key in ("apiVersion", "kind")):
             raise ConfigError(
-                f"{KEY}: document {number} of {what} is not an object of Kubernetes: expected "
+                f"{KEY}: document {number} of {source} is not an object of Kubernetes: expected "
                 "apiVersion, kind and metadata.name"
             )
         found.append(each)

@@ -190,8 +190,8 @@ class StepCommands:
                 for running in mine.values():
                     ended = running.has_ended.is_set() and not running.command.ends_with_step
                     if ended and running.exit_code and not self.problem:
-                        how = RESTARTED if self._was_restarted else self._end_text(running)
-                        self.note(how)
+                        end_text = RESTARTED if self._was_restarted else self._end_text(running)
+                        self.note(end_text)
                 if self.problem:
                     break
         finally:

@@ -204,8 +204,8 @@ def _thinned(
     step = max(1, math.ceil(len(values) / MAX_POINTS))
     for begin in range(0, len(values), step):
         part = values[begin : begin + step]
-        there = part[np.isfinite(part)]
-        yield float(at_s[begin]), float(there.max()) if len(there) else math.nan
+        finite = part[np.isfinite(part)]
+        yield float(at_s[begin]), float(finite.max()) if len(finite) else math.nan
 
 
 def _hints(points: list[tuple[float, float]]) -> Iterator[Hint]:

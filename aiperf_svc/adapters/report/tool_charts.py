@@ -86,10 +86,10 @@ def _by_parameter(plot: Plot, result: ToolResult) -> Drawn | None:
     elif not plot.x_is_log:
         scale = scales.linear(max(values) or 1.0)
     else:
-        least = _least(values)
+        lowest = _least(values)
         # Zero, such as an empty message, is drawn at the left end of a logarithmic axis.
-        lines = [(name, [(max(x, least / 2), y) for x, y in points]) for name, points in lines]
-        low, high = (least / 2 if min(values) <= 0 else least), max(*values, least)
+        lines = [(name, [(max(x, lowest / 2), y) for x, y in points]) for name, points in lines]
+        low, high = (lowest / 2 if min(values) <= 0 else lowest), max(*values, lowest)
         scale = scales.binary(low, high) if x_unit == "bytes" else scales.logarithmic(low, high)
     return _lines(plot, lines, unit, scale, x_unit, x_name=plot.x)
 
@@ -121,9 +121,9 @@ def _lines(
     shown = [(name, [(a, b / divisor) for a, b in points]) for name, points in lines[: len(STYLES)]]
     values = [b for _, points in shown for _, b in points]
     if plot.y_is_log:
-        least = _least(values)
-        shown = [(name, [(a, max(b, least)) for a, b in points]) for name, points in shown]
-        y = scales.logarithmic(least, max(*values, least))
+        lowest = _least(values)
+        shown = [(name, [(a, max(b, lowest)) for a, b in points]) for name, points in shown]
+        y = scales.logarithmic(lowest, max(*values, lowest))
     else:
         y = scales.fitting(values)
     notes = [shown_unit, f"by {x_name.replace('_', ' ')}" if x_name else ""]

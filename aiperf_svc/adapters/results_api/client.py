@@ -170,12 +170,12 @@ def _inside(folder: Path, entry: ManifestEntry) -> Path:
 
 def _check_room(folder: Path, manifest: Manifest) -> None:
     """Raise EnvironmentProblem if the disk lacks room for the remaining files."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     missing = sum(
         entry.size - min(entry.size, max(0, *(_size(path) for path in _places(folder, entry))))
         for entry in manifest.files
     )
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing).free
     if missing > free:
         raise EnvironmentProblem(
             f"cannot write {folder}: {missing / 2**20:,.1f} MiB of results remain, and "

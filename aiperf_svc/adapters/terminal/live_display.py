@@ -264,8 +264,8 @@ def _numbers(status: Status, width: int) -> RenderableType:
 
 def _grid(rows: Sequence[Sequence[Text]]) -> RenderableType:
     table = Table.grid(padding=(0, GAP, 0, 0))
-    for least in MIN_WIDTHS[: len(rows[0])]:
-        table.add_column(no_wrap=True, min_width=least)
+    for min_width in MIN_WIDTHS[: len(rows[0])]:
+        table.add_column(no_wrap=True, min_width=min_width)
     for row in rows:
         table.add_row(*row)
     return Padding(table, INDENT)

@@ -63,9 +63,9 @@ def _nodes(found: Qualification) -> Table:
             values = [number(by_check[info.check].value, per=per) for info, per, _ in infos]
             rows.append([name, verdict, *values, "; ".join(filter(None, map(why, node.checks)))])
     has_passed = [node.verdict is Verdict.PASS for node in order[SHOWN_NODES:]]
-    for what, is_pass in (("did not pass", False), ("passed", True)):
+    for label, is_pass in (("did not pass", False), ("passed", True)):
         if count := has_passed.count(is_pass):
-            rows.append([f"… and {count:,} that {what}"])
+            rows.append([f"… and {count:,} that {label}"])
     return text_table(("node", "verdict", *heads, "why"), rows, texts=(0, 1, len(infos) + 2))
 
 

@@ -63,8 +63,8 @@ def time_left(status: Status) -> str:
     if is_loading(status) and duration_s and status.in_flight:
         over_s = status.phase_elapsed_s - duration_s
         if over_s >= 0:
-            most = seconds(max(0.0, status.grace_s - over_s))
-            return f"draining: {status.in_flight:,} in flight, at most {most}"
+            remaining = seconds(max(0.0, status.grace_s - over_s))
+            return f"draining: {status.in_flight:,} in flight, at most {remaining}"
     left_s = remaining_s(status)
     return f"{seconds(left_s)} left" if left_s is not None else ""
 
@@ -109,8 +109,8 @@ def position(experiment: ExperimentStatus) -> str:
     if not experiment.number and experiment.total:
         return f"{experiment.ended:,} of {experiment.total:,} trials"
     total = f" of {experiment.total:,}" if experiment.total else ""
-    again = f", attempt {experiment.attempt}" if experiment.attempt > 1 else ""
-    return f"trial {experiment.number:,}{total}{again}"
+    attempt = f", attempt {experiment.attempt}" if experiment.attempt > 1 else ""
+    return f"trial {experiment.number:,}{total}{attempt}"
 
 
 def trial_line(row: ShownTrial) -> str:

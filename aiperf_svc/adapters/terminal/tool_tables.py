@@ -102,10 +102,10 @@ def _thinned(rows: list[list[str]]) -> list[list[str]]:
 def _print_failures(run: ToolResult, console: Console) -> None:
     failed = [step for step in run.steps if step.problem]
     for step in failed[:SHOWN_FAILURES]:
-        what = "failed, tried again" if step.was_retried else "failed"
+        end = "failed, tried again" if step.was_retried else "failed"
         style = "yellow" if step.was_retried else "bold red"
         repetition = f", repetition {step.repetition}" if step.repetition > 1 else ""
-        text = Text.assemble((f"✗ {step.name}{repetition} {what}: ", style), one_line(step.problem))
+        text = Text.assemble((f"✗ {step.name}{repetition} {end}: ", style), one_line(step.problem))
         console.print(indented(text, 2))
         console.print(indented(Text(f"raw/{step.folder}", style="dim"), 4))
     if len(failed) > SHOWN_FAILURES:

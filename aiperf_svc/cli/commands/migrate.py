@@ -72,7 +72,7 @@ def migrated(words: Sequence[str]) -> Migration:
     """Translate flags of AIPerf. Raises ConfigError for an unknown flag."""
     parser = load_parser("profile")
     known = {name for action in parser._actions for name in action.option_strings}
-    again = {
+    repeated = {
         name
         for action in parser._actions
         if isinstance(action, argparse._AppendAction) and action.nargs is None
@@ -83,7 +83,7 @@ def migrated(words: Sequence[str]) -> Migration:
     for flag, values in _flags(words):
         name, _, _ = flag.partition("=")
         advice = advice_for(name)
-        if name in again and len(values) > 1:
+        if name in repeated and len(values) > 1:
             migration.arguments += [word for value in values for word in (flag, value)]
         elif name in known:
             migration.arguments += [flag, *values]

@@ -238,7 +238,7 @@ def refuse_other_units(runs: Sequence[MeasuredRun], keys: Collection[RowKey]) ->
                 better = f", {info.better} is better" if info.better else ""
                 found.setdefault(f"in {info.unit or 'no unit'}{better}", run.folder)
         if len(found) > 1:
-            named = "; ".join(f"{what}: {folder}" for what, folder in found.items())
+            named = "; ".join(f"{name}: {folder}" for name, folder in found.items())
             raise Incomparable(f"{tag} is not the same metric everywhere: {named}")
 
 
@@ -491,10 +491,10 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
 
 def _few_requests(key: RowKey, sides: Sequence[Sequence[MeasuredRun]]) -> Iterable[str]:
     floor = FLOORS.get(key.stat, 0)
-    least = min(run.values[key].count for side in sides for run in side if key in run.values)
-    if 0 < least < floor:
+    min_count = min(run.values[key].count for side in sides for run in side if key in run.values)
+    if 0 < min_count < floor:
         name = key.stat.replace("_", ".")
-        yield f"the {name} needs {floor:,} requests in each run; the smallest run has {least:,}"
+        yield f"the {name} needs {floor:,} requests in each run; the smallest run has {min_count:,}"
 
 
 def _side(runs: Sequence[MeasuredRun]) -> Side:

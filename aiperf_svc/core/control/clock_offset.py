@@ -104,12 +104,12 @@ class OffsetInterval:
             # The mean rate since then and the current rate differ by half of the wander.
             wander = MAX_WANDER * elapsed / 2
             # Comparisons, because `max` and `min` would take most of a probe's time.
-            least = (lowest - high) / elapsed - wander
-            if least > slowest:
-                slowest = least
-            most = (highest - low) / elapsed + wander
-            if most < fastest:
-                fastest = most
+            lowest_rate = (lowest - high) / elapsed - wander
+            if lowest_rate > slowest:
+                slowest = lowest_rate
+            highest_rate = (highest - low) / elapsed + wander
+            if highest_rate < fastest:
+                fastest = highest_rate
         self._slowest, self._fastest = slowest, fastest
         if slowest > fastest:
             self._forget_rate()

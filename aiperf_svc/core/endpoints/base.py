@@ -409,9 +409,9 @@ def _add_cached(delta: Delta, usage: Usage) -> None:
     if delta.cached_tokens < 0:
         hit = usage.prompt_cache_hit_tokens
         delta.cached_tokens = count_of(usage.cached_tokens if hit is None else hit)
-        missed = count_of(usage.prompt_cache_miss_tokens)
-        if delta.prompt_tokens < 0 <= min(delta.cached_tokens, missed):
-            delta.prompt_tokens = count_of(delta.cached_tokens + missed)
+        cache_misses = count_of(usage.prompt_cache_miss_tokens)
+        if delta.prompt_tokens < 0 <= min(delta.cached_tokens, cache_misses):
+            delta.prompt_tokens = count_of(delta.cached_tokens + cache_misses)
 
 
 def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> None:

@@ -117,11 +117,11 @@ def _sum(one: ObjectiveBatches, other: ObjectiveBatches) -> ObjectiveBatches:
 
 
 def _text(best: ObjectiveBatches) -> str:
-    beyond, most = f"{sum(best.totals):,.0f}", f"{sum(best.counts):,}"
+    total, count_text = f"{sum(best.totals):,.0f}", f"{sum(best.counts):,}"
     if best.metric == GOODPUT:
-        return f"{beyond} of at most {most} requests are not good"
+        return f"{total} of at most {count_text} requests are not good"
     metric, side = CATALOG[best.metric], "over" if best.bound == "max" else "under"
     return (
-        f"{beyond} of at most {most} requests are {side} the limit of the {best.stat} "
+        f"{total} of at most {count_text} requests are {side} the limit of the {best.stat} "
         f"{metric.name}, {best.limit:g} {metric.shown_unit}"
     )

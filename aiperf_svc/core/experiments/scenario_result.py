@@ -268,20 +268,20 @@ def _gates(
     model: str,
 ) -> Iterable[Gate]:
     known = known_model(model)
-    length, what = duration_ns, "run"
+    length, subject = duration_ns, "run"
     if scenario.has_limits:
-        length, what = samples.last_due_ns - samples.began_ns, "schedule"
+        length, subject = samples.last_due_ns - samples.began_ns, "schedule"
     yield Gate(
         "duration",
         length >= MIN_DURATION_NS,
-        f"{what} of {length / 1e9:.0f} s, at least {MIN_DURATION_NS / 1e9:.0f} s",
+        f"{subject} of {length / 1e9:.0f} s, at least {MIN_DURATION_NS / 1e9:.0f} s",
     )
     if not scenario.has_limits:
-        least = min_queries(scenario.percentile)
+        minimum = min_queries(scenario.percentile)
         if scenario is Scenario.OFFLINE:
-            least = MIN_SAMPLES.get(known or "", 1)
+            minimum = MIN_SAMPLES.get(known or "", 1)
         queries = len(samples.queries_ns)
-        yield Gate("queries", queries >= least, f"{queries:,} queries, at least {least:,}")
+        yield Gate("queries", queries >= minimum, f"{queries:,} queries, at least {minimum:,}")
         return
     limits = LIMITS[known].get(scenario) if known else None
     if limits is None:

@@ -333,8 +333,8 @@ class Http2Connection:
             raise Http2Problem(text, ErrorKind.DISCONNECTED, is_unprocessed=code == 0)
 
 
-def _broken(what: str) -> Http2Problem:
-    return Http2Problem(f"broken HTTP/2: {what}", ErrorKind.PROTOCOL)
+def _broken(problem: str) -> Http2Problem:
+    return Http2Problem(f"broken HTTP/2: {problem}", ErrorKind.PROTOCOL)
 
 
 def _window_update(increment: int) -> bytes:

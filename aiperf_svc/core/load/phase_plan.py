@@ -95,8 +95,8 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         if load.min_duration is None:
             return made
         entries = shape.entry_count - shape.warmup_entries
-        least = {"min_duration_ns": load.min_duration, "pass_size": entries}
-        return msgspec.structs.replace(made, **least)
+        minima = {"min_duration_ns": load.min_duration, "pass_size": entries}
+        return msgspec.structs.replace(made, **minima)
     warmup = load.warmup
     if load.agentic is not None:
         # The first tree of each user, once.
@@ -107,8 +107,8 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
     made = _plan(phase, _load_of_warmup(load), config, shape, warmup.requests, warmup.duration)
     if warmup.conversations is not None:
         # A trace has no more requests than rows.
-        most = warmup.conversations if made.credits is None else made.credits
-        credits = min(warmup.conversations, most)
+        max_conversations = warmup.conversations if made.credits is None else made.credits
+        credits = min(warmup.conversations, max_conversations)
         return msgspec.structs.replace(made, credits=credits, last_turns=0)
     return made
 

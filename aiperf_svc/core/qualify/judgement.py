@@ -171,9 +171,11 @@ class Judgement:
             "outliers", check, lambda _: outliers(self._node_values(check), check.better)
         )
 
-    def _cached(self, what: str, check: CheckInfo, find: Callable[[CheckInfo], FoundT]) -> FoundT:
+    def _cached(
+        self, cache_name: str, check: CheckInfo, find: Callable[[CheckInfo], FoundT]
+    ) -> FoundT:
         """Return the result of a function for a check, computed once."""
-        key = (what, check.check)
+        key = (cache_name, check.check)
         if key not in self._memo:
             self._memo[key] = find(check)
         found: FoundT = self._memo[key]
@@ -319,12 +321,14 @@ class Judgement:
         node = nodes[0] if len(nodes) == 1 else ""
         limit, is_beyond = self._limit(check, node, value)
         centre = median(values) if values else value
-        again = self._again(check, nodes) if nodes else None
+        repeats = self._again(check, nodes) if nodes else None
         shown = ""
-        if again is not None:
-            shown = f"; measured again with nothing else running: {again.share:.0%} of {again.of}"
-        is_slow_again = again is None or is_worse(again.share, 1.0, check.better)
-        is_beyond_again = again is None or self._limit(check, node, again.value)[1]
+        if repeats is not None:
+            shown = (
+                f"; measured again with nothing else running: {repeats.share:.0%} of {repeats.of}"
+            )
+        is_slow_again = repeats is None or is_worse(repeats.share, 1.0, check.better)
+        is_beyond_again = repeats is None or self._limit(check, node, repeats.value)[1]
         verdict, reason = Verdict.PASS, ""
         if is_beyond and is_beyond_again:
             verdict, reason = Verdict.FAIL, f"beyond its limit{shown}"
@@ -340,7 +344,7 @@ class Judgement:
             value=value,
             limit=limit,
             median=centre,
-            repeated=None if again is None else again.value,
+            repeated=None if repeats is None else repeats.value,
             peer=peer,
             reason=reason,
         )

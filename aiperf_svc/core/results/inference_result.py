@@ -318,10 +318,10 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
 
     @property
     def first_failure(self) -> str:
-        most = max(self.errors, key=lambda each: each.count, default=None)
-        if most is None:
+        most_frequent = max(self.errors, key=lambda each: each.count, default=None)
+        if most_frequent is None:
             return ""
-        return f"no request completed: {most.error_details.message}".removesuffix(": ")
+        return f"no request completed: {most_frequent.error_details.message}".removesuffix(": ")
 
     @property
     def stats(self) -> dict[str, MetricStats]:

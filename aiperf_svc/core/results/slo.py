@@ -99,8 +99,8 @@ def too_near(value: float | None, bound: str, limit: float, stat: str, found: Di
     error = found.relative_error
     if value is None or not error or stat not in QUANTILES:
         return ""
-    least, most = found.stats["min"] or 0.0, found.stats["max"] or math.inf
-    low, high = max(value / (1 + error), least), min(value / (1 - error), most)
+    minimum, maximum = found.stats["min"] or 0.0, found.stats["max"] or math.inf
+    low, high = max(value / (1 + error), minimum), min(value / (1 - error), maximum)
     if outside(low, bound, limit) == outside(high, bound, limit):
         return ""
     return f"within {error:.1%} of the limit, the error of this percentile"

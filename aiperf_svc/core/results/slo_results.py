@@ -154,8 +154,8 @@ def outside(value: float | None, bound: str, limit: float, *, beyond: float | No
     """Return how a value exceeds the limit; empty if it does not or is unknown. An unobserved value
     is at least `beyond`."""
     if bound == "max":
-        least = beyond if value is None else value
-        return "above the limit" if least is not None and least > limit else ""
+        shown = beyond if value is None else value
+        return "above the limit" if shown is not None and shown > limit else ""
     return "below the limit" if value is not None and value < limit else ""
 
 

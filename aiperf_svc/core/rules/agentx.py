@@ -84,9 +84,9 @@ def _duration(point: MeasuredPoint) -> Found:
         return NO_RECORDS
     if seconds < MIN_DURATION_S:
         return False, f"{seconds:,.0f} s, under {MIN_DURATION_S:,.0f} s a run is not valid"
-    least, mode = (FAST_S, " (fast mode)") if is_fast(point.result.config) else (WHOLE_S, "")
+    min_s, mode = (FAST_S, " (fast mode)") if is_fast(point.result.config) else (WHOLE_S, "")
     # A phase ends a moment before its time.
-    return seconds >= least - 1, f"{seconds:,.0f} s, expected {least:,.0f}{mode}"
+    return seconds >= min_s - 1, f"{seconds:,.0f} s, expected {min_s:,.0f}{mode}"
 
 
 def _forced(point: MeasuredPoint) -> Found:
@@ -113,13 +113,13 @@ def _overflow_count(point: MeasuredPoint) -> float | None:
     return point.result.value("context_overflow_count")
 
 
-def _share(point: MeasuredPoint, count: float, most: float) -> Found:
+def _share(point: MeasuredPoint, count: float, max_share: float) -> Found:
     requests = point.result.value("request_count") or 0.0
     total = requests + (point.result.value("error_request_count") or 0.0)
     if not total:
         return False, "no requests"
     share = count / total
-    return share <= most, f"{share:.1%} of {total:,.0f} requests, at most {most:.0%}"
+    return share <= max_share, f"{share:.1%} of {total:,.0f} requests, at most {max_share:.0%}"
 
 
 def _unchecked() -> Iterable[Requirement]:

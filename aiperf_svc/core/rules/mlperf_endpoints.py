@@ -91,11 +91,11 @@ def _curve_structure(
         text = f"{_listed(beyond)} above {regions.margin_end:,}" if beyond else "all points"
         yield of_curve("concurrency-in-range", "5.4", not beyond, text)
     distinct = len(set(levels))
-    least = MIN_POINTS + (1 if dedicated else 0)
+    min_points = MIN_POINTS + (1 if dedicated else 0)
     total = distinct + dedicated
-    missing = f", {least - total} too few" if total < least else ""
-    text = f"{total} points, expected {least} or more{missing}"
-    yield of_curve("point-count", "5.3", total >= least, text)
+    missing = f", {min_points - total} too few" if total < min_points else ""
+    text = f"{total} points, expected {min_points} or more{missing}"
+    yield of_curve("point-count", "5.3", total >= min_points, text)
     text = f"{total} points, expected {MAX_POINTS} or fewer"
     yield of_curve("point-cap", "5.6", total <= MAX_POINTS, text)
 
@@ -176,15 +176,15 @@ def _has(point: MeasuredPoint, key: str) -> bool:
 def _duration(point: MeasuredPoint) -> Found:
     if point.sent is None:
         return NO_RECORDS
-    least = min_duration_s(point.concurrency)
+    min_s = min_duration_s(point.concurrency)
     is_window = bool(point.sent.window.length) and not point.has_conversations
     span = point.sent.window_span_s if is_window else point.sent.span_s
     if point.is_offline:
         # All its requests start at the same time.
         is_window, span = False, point.result.value("benchmark_duration") or span
-    what = "steady state" if is_window else "whole run"
-    short = f", {least - span:,.0f} s too short" if span < least else ""
-    return span >= least, f"{what} of {span:,.0f} s, expected {least:,.0f} s{short}"
+    scope = "steady state" if is_window else "whole run"
+    short = f", {min_s - span:,.0f} s too short" if span < min_s else ""
+    return span >= min_s, f"{scope} of {span:,.0f} s, expected {min_s:,.0f} s{short}"
 
 
 def _steady_state(point: MeasuredPoint) -> Found:
@@ -211,11 +211,14 @@ def _steady_state(point: MeasuredPoint) -> Found:
 
 
 def _queries(point: MeasuredPoint) -> Found:
-    done, least = point.result.accounts.completed, point.entries
-    if not least:
+    done, min_completed = point.result.accounts.completed, point.entries
+    if not min_completed:
         return None, "the size of the dataset is not in the results"
-    short = f", {least - done:,} too few" if done < least else ""
-    return done >= least, f"{done:,} completed, expected one pass of {least:,}{short}"
+    short = f", {min_completed - done:,} too few" if done < min_completed else ""
+    return (
+        done >= min_completed,
+        f"{done:,} completed, expected one pass of {min_completed:,}{short}",
+    )
 
 
 def _multiple(point: MeasuredPoint) -> Found:
@@ -248,8 +251,8 @@ def _salt(point: MeasuredPoint) -> Found:
         return None, "whether a marker was sent twice is not known: no records.parquet"
     repeats = point.sent.repeats
     if repeats:
-        what = "conversations" if point.has_conversations else "requests"
-        return False, f"{repeats:,} of {point.issued:,} {what} repeat an entry with its marker"
+        unit = "conversations" if point.has_conversations else "requests"
+        return False, f"{repeats:,} of {point.issued:,} {unit} repeat an entry with its marker"
     return True, f"64 bits, a marker for each entry, each sent once, from the seed ({place})"
 
 
@@ -266,8 +269,8 @@ def _warmup_length(point: MeasuredPoint) -> Found:
         return True, "no warmup"
     if point.warmup_s is None:
         return None, "the warmup has no duration in the config; its time is not in the results"
-    most = f"expected {MAX_WARMUP_S:,.0f} or less"
-    return point.warmup_s <= MAX_WARMUP_S, f"{point.warmup_s:,.0f} s, {most}"
+    expected = f"expected {MAX_WARMUP_S:,.0f} or less"
+    return point.warmup_s <= MAX_WARMUP_S, f"{point.warmup_s:,.0f} s, {expected}"
 
 
 def _metrics(point: MeasuredPoint) -> Found:
@@ -280,13 +283,16 @@ def _metrics(point: MeasuredPoint) -> Found:
 
 
 def _early_stopping(point: MeasuredPoint) -> Found:
-    least = min_queries(0.9)
+    min_count = min_queries(0.9)
     if point.sent is None:
         return NO_RECORDS
     official = _official(point)
     ttft, tpot = official.ttft_p90_bound_ms, official.tpot_p90_bound_ms
     if ttft is None or tpot is None:
-        return False, f"{point.issued:,} requests, too few for a bound of P90, which needs {least}"
+        return (
+            False,
+            f"{point.issued:,} requests, too few for a bound of P90, which needs {min_count}",
+        )
     bounds = f"TTFT {significant(ttft)} ms, TPOT {significant(tpot)} ms"
     return True, f"with 99% confidence P90 is within {bounds}"
 

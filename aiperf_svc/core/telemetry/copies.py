@@ -39,12 +39,12 @@ class SourceAddress(NamedTuple):
         """Return whether both are the same page. Servers with different names may share the address
         of a proxy that selects them by name."""
         own, its = urlsplit(self.source.url), urlsplit(other.source.url)
-        here, there = address_of(self.source.url), address_of(other.source.url)
+        address, other_address = address_of(self.source.url), address_of(other.source.url)
         return (
-            (here.is_tls, here.port, own.path, own.query)
-            == (there.is_tls, there.port, its.path, its.query)
+            (address.is_tls, address.port, own.path, own.query)
+            == (other_address.is_tls, other_address.port, its.path, its.query)
             and bool(self.addresses & other.addresses)
-            and _may_be_same_host(here.host, there.host)
+            and _may_be_same_host(address.host, other_address.host)
         )
 
 
@@ -124,8 +124,8 @@ class CopyFinder:
         """Compare new times spent with those of all other sources."""
         begin = self._read.get(log, 0)
         for position, spent in enumerate(log.spent[begin:], start=begin):
-            other, there = self._seen.setdefault(spent, (log, position))
-            if other is not log and _are_simultaneous(log, position, other, there):
+            other, other_position = self._seen.setdefault(spent, (log, position))
+            if other is not log and _are_simultaneous(log, position, other, other_position):
                 one, another = self._first(log), self._first(other)
                 if one is not another:
                     self._same[one] = another
@@ -168,10 +168,10 @@ class _CountedSources:
         yield from self._by_times.get(first, ())
 
 
-def _are_simultaneous(one: SourceLog, here: int, other: SourceLog, there: int) -> bool:
+def _are_simultaneous(one: SourceLog, index: int, other: SourceLog, other_index: int) -> bool:
     """Return whether two pages had the same times spent simultaneously."""
-    begin_ns = max(one.spent_since_ns[here], other.spent_since_ns[there])
-    end_ns = min(_until_ns(one, here), _until_ns(other, there))
+    begin_ns = max(one.spent_since_ns[index], other.spent_since_ns[other_index])
+    end_ns = min(_until_ns(one, index), _until_ns(other, other_index))
     return begin_ns < end_ns + READ_NS
 
 
@@ -183,9 +183,9 @@ def _until_ns(log: SourceLog, position: int) -> int:
 def _is_same(log: SourceLog, other: SourceLog) -> bool:
     """Return whether two pages with common values belong to one server."""
     for mark in (Mark.CREATED, Mark.START):
-        here, there = log.marks(mark), other.marks(mark)
-        common = here.keys() & there.keys()
-        if any(here[series] != there[series] for series in common):
+        marks, other_marks = log.marks(mark), other.marks(mark)
+        common = marks.keys() & other_marks.keys()
+        if any(marks[series] != other_marks[series] for series in common):
             return False
         if mark is Mark.CREATED and common:
             return True

@@ -223,10 +223,10 @@ def _hits_agree(logs: list[SourceLog], facts: LoadFacts) -> Reason | None:
         return None
     client, server = facts.cached_tokens / facts.prompt_tokens, hits / queries
     # Some servers do not report cached tokens if there are none.
-    least = facts.cached_tokens / max(facts.prompt_tokens, facts.all_prompt_tokens)
+    min_share = facts.cached_tokens / max(facts.prompt_tokens, facts.all_prompt_tokens)
     return graded(
         "cached_tokens_agree",
-        max(0.0, server - client, least - server),
+        max(0.0, server - client, min_share - server),
         HITS_APART,
         text=f"the responses state that {client:.1%} of {facts.prompt_tokens:,.0f} prompt tokens "
         f"were cached ({facts.cached_coverage:.0%} of the requests state it), the counters of the "

@@ -109,10 +109,10 @@ def _missing_times(log: SourceLog, begin_ns: int, end_ns: int) -> Iterator[str]:
     """Yield the parts of the load that a server's counters miss."""
     if not log.portable:
         return
-    missed = zip(("first", "last"), missed_ns(log, begin_ns, end_ns), strict=True)
+    gaps = zip(("first", "last"), missed_ns(log, begin_ns, end_ns), strict=True)
     yield from (
         f"its counters miss the {which} {significant(ns / 1e9, 3)} s of the load"
-        for which, ns in missed
+        for which, ns in gaps
         if ns
     )
 

@@ -74,8 +74,10 @@ def run_in_namespace(
     if namespace is not None:
         resume = options.run.resume
         mode = resuming.namespace_mode(resume) if resume else signals.run(_mode(request, namespace))
-        what = "exists and is kept" if mode == "existing" else "is created, and removed at the end"
-        output.say(f"namespace {namespace} {what}")
+        namespace_text = (
+            "exists and is kept" if mode == "existing" else "is created, and removed at the end"
+        )
+        output.say(f"namespace {namespace} {namespace_text}")
         wanted = Namespace.model_validate({"name": namespace, "mode": mode})
         deployment = request.config.deployment.model_copy(update={"namespace": wanted})
         config = request.config.model_copy(update={"deployment": deployment})
@@ -204,8 +206,8 @@ class StackPlacement(Placement):
         rooms = []
         for kube_context, cluster in self._clusters.items():
             placed = await read_placed(cluster, is_auto=self._is_auto)
-            there = self._plans(running, kube_context)
-            rooms.append((kube_context, placed, there, await read_quotas(cluster, space, there)))
+            plans = self._plans(running, kube_context)
+            rooms.append((kube_context, placed, plans, await read_quotas(cluster, space, plans)))
         for number, parts in enumerate(waiting):
             if all(self._fits(parts, *room) for room in rooms):
                 return number
@@ -220,13 +222,13 @@ class StackPlacement(Placement):
         quotas: Quotas,
     ) -> bool:
         """Return whether these parts fit into a cluster in addition to its running stacks."""
-        there = list(running)
+        plans = list(running)
         for plan in self._plans(parts, kube_context):
-            if placed is not None and not fits_beside(there, plan, *placed):
+            if placed is not None and not fits_beside(plans, plan, *placed):
                 return False
-            if not quotas.has_room(plan, there[len(running) :]):
+            if not quotas.has_room(plan, plans[len(running) :]):
                 return False
-            there.append(plan)
+            plans.append(plan)
         return True
 
     def _plans(self, works: Sequence[Work], kube_context: KubeContext) -> list[StackPlan]:

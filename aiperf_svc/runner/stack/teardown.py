@@ -129,11 +129,11 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
 def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> bool:
     """Return whether everything that the CLI waits for is gone. `waiting` has the kind and the name
     in the program of each object, whose own name begins with it."""
-    there = [(each.kind, each.name) for each in left]
+    existing = [(each.kind, each.name) for each in left]
     return not any(
         kind == wanted and name.startswith(prefix)
         for wanted, prefix in waiting
-        for kind, name in there
+        for kind, name in existing
     )
 
 

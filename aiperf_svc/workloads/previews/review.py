@@ -53,9 +53,9 @@ def whole_cost(plan: StackPlan) -> str:
     totals, ttl = plan.totals, plan.config.deployment.ttl
     if not totals.cost_per_hour:
         return ""
-    most = totals.cost_per_hour * ttl / HOUR_NS
+    max_cost = totals.cost_per_hour * ttl / HOUR_NS
     needed = plan.times.start + plan.times.load
-    limit = f"at most {significant(most)} {totals.currency} until it removes itself"
+    limit = f"at most {significant(max_cost)} {totals.currency} until it removes itself"
     if not plan.times.is_bounded:
         return limit
     usual = totals.cost_per_hour * needed / HOUR_NS
@@ -143,10 +143,10 @@ def _peer(peer: Peer) -> str:
 
 def _disk(plan: StackPlan) -> str:
     requested = sum(plan.at_once[pod.name] * pod.total.storage_bytes for pod in plan.pods)
-    most = sum(plan.at_once[pod.name] * pod.total.storage_limit_bytes for pod in plan.pods)
+    max_bytes = sum(plan.at_once[pod.name] * pod.total.storage_limit_bytes for pod in plan.pods)
     bare = [pod.name for pod in plan.pods if not pod.total.storage_limit_bytes]
     unbound = f"; {', '.join(bare)} without a limit" if bare else ""
-    return f"{gibibytes(requested)} of the nodes' disks, at most {gibibytes(most)}{unbound}"
+    return f"{gibibytes(requested)} of the nodes' disks, at most {gibibytes(max_bytes)}{unbound}"
 
 
 def _pairs(values: Mapping[str, str]) -> str:
@@ -158,9 +158,11 @@ def _drains(plan: StackPlan) -> str:
         return "evict pods, and the run fails"
     cap = plan.config.deployment.max_drain_hold
     if plan.jobs:
-        most = format_duration(min(cap or plan.config.deployment.ttl, plan.config.deployment.ttl))
+        max_wait = format_duration(
+            min(cap or plan.config.deployment.ttl, plan.config.deployment.ttl)
+        )
         return (
-            f"of the collector wait until the stack is gone, at most {most}; an index restarts "
+            f"of the collector wait until the stack is gone, at most {max_wait}; an index restarts "
             "on another node"
         )
     if cap is not None and plan.budget.hold == cap:

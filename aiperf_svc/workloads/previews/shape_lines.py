@@ -154,17 +154,17 @@ def whole_lines(
     times = [shape_time(shape, plan) for shape, plan in zip(shapes, plans, strict=True)]
     loads = [each.load_ns for each in times]
     longest = [each.longest_ns for each in times]
-    how = "one after another" if limit == 1 else f"{limit} at a time"
+    order_text = "one after another" if limit == 1 else f"{limit} at a time"
     if at_once == "auto":
-        how = f"up to {limit} at a time, as many as there is room for"
-    parts = [f"{count(len(plans), 'shape')}, {how}"]
+        order_text = f"up to {limit} at a time, as many as there is room for"
+    parts = [f"{count(len(plans), 'shape')}, {order_text}"]
     if all(loads):
         parts.append(f"load about {human_time(makespan(loads, limit))}")
     if all(longest):
         parts.append(f"with starts at most {human_time(makespan(longest, limit))}")
     found = [plan.footprint for plan in plans]
-    most = of_one_stack(found) if at_once == 1 else of_stacks([found], at_once=limit)
-    lines = ["; ".join(parts), f"footprint: {most.text}"]
+    footprint = of_one_stack(found) if at_once == 1 else of_stacks([found], at_once=limit)
+    lines = ["; ".join(parts), f"footprint: {footprint.text}"]
     return [*lines, *_cost(plans, longest, is_one_stack=at_once == 1)]
 
 
@@ -176,8 +176,8 @@ def _cost(
     if not any(prices):
         return []
     ttl, currency = plans[0].config.deployment.ttl / HOUR_NS, plans[0].totals.currency
-    most = max(prices) * ttl if is_one_stack else sum(prices) * ttl
-    cost = f"at most {significant(most)} {currency} until all stacks remove themselves"
+    max_cost = max(prices) * ttl if is_one_stack else sum(prices) * ttl
+    cost = f"at most {significant(max_cost)} {currency} until all stacks remove themselves"
     if all(longest):
         hours = [(each or 0) / HOUR_NS for each in longest]
         usual = sum(price * each for price, each in zip(prices, hours, strict=True))

@@ -70,8 +70,8 @@ def removal_line(plan: StackPlan) -> str:
     ttl = format_duration(deployment.ttl)
     if deployment.queue is None:
         return f"{ttl} after its creation"
-    most = format_duration(deployment.longest_life)
-    return f"{ttl} after its admission, {most} after its creation at the latest"
+    max_life = format_duration(deployment.longest_life)
+    return f"{ttl} after its admission, {max_life} after its creation at the latest"
 
 
 def namespace_line(plan: StackPlan) -> str:
@@ -222,11 +222,11 @@ def _about(compared: StackChanges) -> str:
     if not compared.is_new_run:
         return "The benchmark is unchanged: no new run. Change --generation to start one."
     number = len(compared.changed)
-    what = f"{number} key{'s' * (number > 1)} of the benchmark changed"
+    change = f"{number} key{'s' * (number > 1)} of the benchmark changed"
     if not number:
-        what = "The image, version or generation changed; the benchmark did not"
+        change = "The image, version or generation changed; the benchmark did not"
     lost = "; results that were not collected are discarded" if compared.is_deployed else ""
-    return f"{what}: a new run{lost}."
+    return f"{change}: a new run{lost}."
 
 
 def _row(name: str, text: str) -> list[str]:

@@ -52,9 +52,9 @@ def as_lines(
     rows = [("trial", *keys, *(["repetition"] if has_repetitions else []), "takes")]
     for trial, made in members[:MAX_ROWS]:
         values = (_value(trial.parameters[key]) for key in keys)
-        again = [str(trial.repetition)] if has_repetitions else []
+        repetition = [str(trial.repetition)] if has_repetitions else []
         takes = _expected_text(workload_of(made).trial_times(made, replay_ns))
-        rows.append((str(trial.number), *values, *again, takes))
+        rows.append((str(trial.number), *values, *repetition, takes))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -105,9 +105,9 @@ def _search(experiment: Experiment) -> str:
     search = experiment.search
     assert search is not None
     ranges = ", ".join(f"{k} from {s.start:g} to {s.end:g}" for k, s in search.ranges.items())
-    most = MAX_POINTS + search.max_longer_trials
+    max_trials = MAX_POINTS + search.max_longer_trials
     aim = f"the highest {search.maximize}" if search.maximize else f"what holds ({search.holds})"
-    return f"search: {ranges} for {aim}; at most {most} trials"
+    return f"search: {ranges} for {aim}; at most {max_trials} trials"
 
 
 def _times(config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs) -> TrialTimes:

@@ -152,13 +152,13 @@ class Qualify(ToolWorkload[QualifySpec]):
         left = [rank for rank in ranks if names[rank.number] not in spec.without]
         units: Iterable[tuple[Rank, ...]]
         if spec.repeats_suspects:
-            again = [[by_name[name] for name in each if name in by_name] for each in spec.repeat]
+            repeats = [[by_name[name] for name in each if name in by_name] for each in spec.repeat]
             # A plan has the maximum number of ranks.
-            most = MAX_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
-            again = again or [list(ranks[: 1 if stage.nodes == "alone" else 3])] * most
+            max_repeats = MAX_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
+            repeats = repeats or [list(ranks[: 1 if stage.nodes == "alone" else 3])] * max_repeats
             units = (
                 tuple(unit)
-                for each in again
+                for each in repeats
                 for unit in (combinations(each, 2) if stage.nodes == "pairs" else [each])
             )
         elif stage.nodes == "all":
@@ -270,10 +270,10 @@ class Qualify(ToolWorkload[QualifySpec]):
             before = {each.number for each in trials if each.number < stage_trials[0].number}
             if before <= finished | found and lacks_nodes(stage, judgement):
                 found |= {each.number for each in stage_trials} - finished
-            again = {each.number for each in stage_trials if each.parameters[ROUND] == SUSPECTS}
-            has_ended = finished.issuperset({each.number for each in stage_trials} - again)
+            repeated = {each.number for each in stage_trials if each.parameters[ROUND] == SUSPECTS}
+            has_ended = finished.issuperset({each.number for each in stage_trials} - repeated)
             if has_ended and not (is_local and judgement.suspects(stage)):
-                found |= again - finished
+                found |= repeated - finished
         return frozenset(found)
 
     def qualification(self, config: Config, rows: Sequence[TrialRow]) -> Qualification:

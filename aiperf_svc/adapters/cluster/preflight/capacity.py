@@ -170,13 +170,13 @@ def place_pods(
     """Place the pods of a stack: `replicas` of each pod by name, or the numbers in the plan.
     Returns the free resources of the nodes afterwards, and the number of replicas without room by
     pod. The indexes of a Job may wait for those of other Jobs."""
-    nodes, most = _copies(free), replicas or {}
+    nodes, counts = _copies(free), replicas or {}
     of_jobs = {job.pod.name for job in plan.jobs}
     largest_first = sorted(plan.scheduled, key=lambda pod: pod.size, reverse=True)
     unplaced: Counter[str] = Counter()
     for pod in largest_first:
         if pod.name not in of_jobs:
-            unplaced[pod.name] = _place_pod(pod, nodes, most.get(pod.name, pod.replicas))
+            unplaced[pod.name] = _place_pod(pod, nodes, counts.get(pod.name, pod.replicas))
     without_jobs = _copies(nodes)
     for pod in largest_first:
         if pod.name in of_jobs and _place_pod(pod, nodes, pod.replicas):
@@ -191,9 +191,9 @@ def _copies(rooms: Sequence[Room]) -> list[Room]:
 def _place_pod(pod: PodPlan, nodes: Sequence[Room], replicas: int) -> int:
     """Place replicas of a pod; return how many have no room."""
     requested, left = node_requests(pod), replicas
-    most = 1 if pod.replicas_on == "apart" else left
+    per_node = 1 if pod.replicas_on == "apart" else left
     for room in (each for each in nodes if admits(each, pod)):
-        placed = min(left, most, _fitting(room, requested))
+        placed = min(left, per_node, _fitting(room, requested))
         for resource, value in _reported(room, requested).items():
             room.free[resource] = room.free.get(resource, 0.0) - value * placed
         left -= placed
@@ -329,13 +329,13 @@ def judge_rank_nodes(
 
 
 def _judge_named(named: Sequence[str], nodes: Sequence[Json], free: Sequence[Room]) -> Check:
-    there = {node["metadata"]["name"] for node in nodes}
-    missing = [name for name in named if name not in there]
+    existing = {node["metadata"]["name"] for node in nodes}
+    missing = [name for name in named if name not in existing]
     if missing:
         return Check(
             RANK_NODES,
             "failed",
-            f"the cluster has no node {', '.join(missing)}; it has {', '.join(sorted(there))}",
+            f"the cluster has no node {', '.join(missing)}; it has {', '.join(sorted(existing))}",
             "correct deployment.ranks.nodes",
             is_config_error=True,
         )

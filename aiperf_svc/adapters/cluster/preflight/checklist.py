@@ -477,12 +477,12 @@ async def check_priorities(cluster: Cluster, plan: StackPlan) -> Check | None:
     known = {each["metadata"]["name"]: each for each in listed["items"]}
     missing = [name for name in wanted if name not in known]
     if missing:
-        there = ", ".join(sorted(name for name in known if not name.startswith("system-")))
+        existing = ", ".join(sorted(name for name in known if not name.startswith("system-")))
         return Check(
             PRIORITY,
             "failed",
             f"the cluster has no PriorityClass {' and no '.join(missing)}; it has "
-            f"{there or 'none of its own'}",
+            f"{existing or 'none of its own'}",
             "correct placement.priority_class, or create the class",
         )
     found = [f"{name} ({_priority(known[name])})" for name in wanted]

@@ -67,8 +67,8 @@ def _check_own(plan: StackPlan, event: Event, named: str) -> Check | None:
     if release is not None and release.custom_resources:
         # Its operator may create a Deployment of this name.
         return None
-    there = ", ".join(known) or "none"
-    hint = did_you_mean(event.deployment, list(known), f"it has {there}")
+    existing = ", ".join(known) or "none"
+    hint = did_you_mean(event.deployment, list(known), f"it has {existing}")
     return Check(
         EVENTS,
         "failed",

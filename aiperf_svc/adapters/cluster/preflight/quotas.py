@@ -298,9 +298,9 @@ def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Json) -> Iterato
 
 
 def _bounds(asks: str, resource: str, lowest: float, highest: float, limit: Json) -> Iterator[str]:
-    most = (limit.get("max") or {}).get(resource)
-    least = (limit.get("min") or {}).get(resource)
-    if most is not None and highest > parse_quantity(most):
-        yield f"{asks}, and at most {most} is allowed"
-    if least is not None and lowest < parse_quantity(least):
-        yield f"{asks}, and at least {least} is required"
+    highest_allowed = (limit.get("max") or {}).get(resource)
+    lowest_allowed = (limit.get("min") or {}).get(resource)
+    if highest_allowed is not None and highest > parse_quantity(highest_allowed):
+        yield f"{asks}, and at most {highest_allowed} is allowed"
+    if lowest_allowed is not None and lowest < parse_quantity(lowest_allowed):
+        yield f"{asks}, and at least {lowest_allowed} is required"

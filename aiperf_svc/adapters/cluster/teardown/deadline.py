@@ -224,6 +224,6 @@ def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
     except Exception as error:
         # An incomplete response, another format, or the response of a proxy. The deadline must
         # continue, or the stack would stay for ever.
-        what = one_line(f"{type(error).__name__}: {error}")
-        log.warning("invalid response for %s: %s", path, what)
+        text = one_line(f"{type(error).__name__}: {error}")
+        log.warning("invalid response for %s: %s", path, text)
     return pause_s

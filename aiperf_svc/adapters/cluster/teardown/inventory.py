@@ -206,7 +206,7 @@ def is_labelled(found: ObjectRef, stack: str) -> bool:
 def has_derived_name(found: ObjectRef, stack: str) -> bool:
     """Return whether an unlabelled object has a name derived from one of the stack's names."""
     return STACK_LABEL not in found.labels and (
-        any(f"{found.name}-".startswith(f"{what}-{stack}-") for what in OWNER_NAMES)
+        any(f"{found.name}-".startswith(f"{prefix}-{stack}-") for prefix in OWNER_NAMES)
         or re.match(rf"{_POOL.pattern}-{re.escape(stack)}-", f"{found.name}-") is not None
     )
 
@@ -217,13 +217,13 @@ def has_name_of_stack(found: ObjectRef, stack: str) -> bool:
     if it exists; so are configs and disruption budgets, which have a hash in their names."""
     if found.kind == "PersistentVolumeClaim" and is_claim_of(found.name, stack):
         return True
-    what = found.name.removesuffix(f"-{stack}")
-    if found.kind == "StatefulSet" and _RANK_SET.fullmatch(what):
+    prefix = found.name.removesuffix(f"-{stack}")
+    if found.kind == "StatefulSet" and _RANK_SET.fullmatch(prefix):
         return True
-    if found.kind == "Job" and _JOB.fullmatch(what):
+    if found.kind == "Job" and _JOB.fullmatch(prefix):
         return True
-    is_ours = what in (*OWNER_NAMES, *OTHER_NAMES) or _POOL.fullmatch(what) is not None
-    return found.kind in NAMED and what != found.name and is_ours
+    is_ours = prefix in (*OWNER_NAMES, *OTHER_NAMES) or _POOL.fullmatch(prefix) is not None
+    return found.kind in NAMED and prefix != found.name and is_ours
 
 
 def is_claim_of(name: str, stack: str) -> bool:

@@ -303,10 +303,10 @@ def is_one_of(not_listed: str, types: Collection[str]) -> bool:
     return name in types and not rest.startswith("outside ")
 
 
-def refuse_unread(there: Inventory, types: Collection[str]) -> None:
+def refuse_unread(existing: Inventory, types: Collection[str]) -> None:
     """Raise EnvironmentProblem if the stack's types could not be listed before its creation."""
-    if unread := [e for e in there.not_listed if is_one_of(e, (*USUAL_TYPES, *types))]:
-        where = f"namespace {there.namespace}" if there.namespace else "the cluster"
+    if unread := [e for e in existing.not_listed if is_one_of(e, (*USUAL_TYPES, *types))]:
+        where = f"namespace {existing.namespace}" if existing.namespace else "the cluster"
         raise EnvironmentProblem(
             f"{where}: it is unknown whether the stack would take over objects that are there and "
             f"delete them: {', '.join(unread)}"

@@ -129,10 +129,11 @@ def rule_problem(rule: Mapping[str, Any], found: Json | None) -> str:
     if found is None:
         return f"{words} does not exist"
     if rule["test"] == "field":
-        there = value_at(found, field)
-        if there is None or (value is not None and as_text(there) != value):
+        current = value_at(found, field)
+        if current is None or (value is not None and as_text(current) != value):
             expected = f"; expected {value}" if value is not None else ""
-            return f"{words}: {field} is {'not set' if there is None else as_text(there)}{expected}"
+            state = "not set" if current is None else as_text(current)
+            return f"{words}: {field} is {state}{expected}"
         return ""
     condition = conditions_of(found).get(field)
     if condition is None:
@@ -161,11 +162,11 @@ def as_text(value: Any) -> str:
 
 def pool_problem(pool: Mapping[str, Any], pods: Iterable[Json]) -> str:
     """Return the reason why a pool is not ready; empty if it is."""
-    there = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-    ready = [pod for pod in there if is_ready(pod)]
+    present = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    ready = [pod for pod in present if is_ready(pod)]
     if len(ready) >= pool["replicas"]:
         return ""
-    reasons = (pod_reason(pod) for pod in there if not is_ready(pod))
+    reasons = (pod_reason(pod) for pod in present if not is_ready(pod))
     why = next((each for each in reasons if each), "")
     text = f"pool {pool['name']}: {len(ready)} of {pool['replicas']} pods ready"
     return f"{text} ({why})" if why else text

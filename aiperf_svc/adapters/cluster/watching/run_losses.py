@@ -65,22 +65,22 @@ class RunLosses:
 
     def handle_pods(self, listed: Sequence[Json]) -> tuple[Loss, ...]:
         """Record the pods, and return those lost since the previous list."""
-        there = {pod["metadata"]["uid"]: pod for pod in listed}
+        present = {pod["metadata"]["uid"]: pod for pod in listed}
         if not self._pods:
-            self._pods = there
+            self._pods = present
         lost: list[Loss] = []
         for uid, first in self._pods.items():
-            pod = there.get(uid)
+            pod = present.get(uid)
             self._absent[uid] = 0 if pod else self._absent.get(uid, 0) + 1
             if uid in self._reported:
                 continue
-            how = how_lost(pod, first) if pod else self._absence(uid)
-            self._finished[uid] = self._finished.get(uid, 0) + 1 if how == FINISHED else 0
-            if how and (how != FINISHED or self._finished[uid] >= FINISHED_LISTS):
+            cause = how_lost(pod, first) if pod else self._absence(uid)
+            self._finished[uid] = self._finished.get(uid, 0) + 1 if cause == FINISHED else 0
+            if cause and (cause != FINISHED or self._finished[uid] >= FINISHED_LISTS):
                 self._reported.add(uid)
                 metadata = first["metadata"]
                 component = metadata["labels"].get(COMPONENT_LABEL, "")
-                lost.append(Loss(component, f"pod {metadata['name']} {how}"))
+                lost.append(Loss(component, f"pod {metadata['name']} {cause}"))
         return tuple(lost)
 
     def _absence(self, uid: str) -> str:
@@ -95,8 +95,8 @@ def how_lost(pod: Json, first: Json) -> str:
         return DISRUPTIONS.get(reason) or f"was disrupted: {one_line(reason)}"
     if status.get("phase") == "Failed":
         message = one_line(" ".join((status.get("message") or "").split()))
-        how = "was evicted" if status.get("reason") == "Evicted" else "failed"
-        return f"{how}: {message or status.get('reason') or 'no reason given'}"
+        end = "was evicted" if status.get("reason") == "Evicted" else "failed"
+        return f"{end}: {message or status.get('reason') or 'no reason given'}"
     before = {each["name"]: each for each in containers_of(first)}
     for each in containers_of(pod):
         restarts = each.get("restartCount", 0)

@@ -222,14 +222,16 @@ def _lacks_shell(container: Json, message: str) -> bool:
 
 def _crash_text(pod: str, container: Json) -> str:
     ended = (container.get("lastState") or {}).get("terminated") or {}
-    how = ended.get("reason", "Error")
+    reason = ended.get("reason", "Error")
     termination_message = _one_line(ended.get("message"))
     message = f": {termination_message}" if termination_message else ""
-    remedy = "raise its memory (deployment.pods)" if how == "OOMKilled" else "see its previous log"
+    remedy = (
+        "raise its memory (deployment.pods)" if reason == "OOMKilled" else "see its previous log"
+    )
     if _lacks_shell(container, termination_message):
         remedy = NEEDS_SHELL
     return (
-        f"pod {pod} has crashed {container['restartCount']} times, last with {how}, exit code "
+        f"pod {pod} has crashed {container['restartCount']} times, last with {reason}, exit code "
         f"{ended.get('exitCode', '?')}{message}; {remedy}"
     )
 
