@@ -13,7 +13,7 @@ from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.jobs.index_pod import (
     ChosenShape,
     choose_shape,
-    how_ended,
+    end_of_server,
     readiness_problem,
 )
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
@@ -142,7 +142,7 @@ class _Index:
         async with Tasks() as tasks:
             tasks.start(self._watch_server(interrupts), "watch the server")
             outcome = await self._run_local(interrupts)
-        self._server_end = self._server_end or how_ended(self._server)
+        self._server_end = self._server_end or end_of_server(self._server)
         if self._server_end:
             return f"the server {self._server_end}"
         if outcome.state == RunState.FAILED:
@@ -174,7 +174,7 @@ class _Index:
         """Stop the run when the server has ended."""
         while not self._server_end:
             await asyncio.sleep(POLL_S)
-            self._server_end = how_ended(self._server)
+            self._server_end = end_of_server(self._server)
         interrupts.add()
 
     async def _wait_until_ready(self, interrupts: Interrupts) -> None:
@@ -188,7 +188,7 @@ class _Index:
         until_mono_s = time.monotonic() + target.ready_timeout / 1e9
         reason = "not tried"
         while reason and not interrupts.count:
-            if ended := how_ended(self._server):
+            if ended := end_of_server(self._server):
                 raise BenchmarkFailed(f"the server {ended} before it was ready")
             reason = await asyncio.to_thread(readiness_problem, target.port, pod.probe.path)
             if reason and time.monotonic() > until_mono_s:

@@ -176,7 +176,7 @@ class Worker(BaseService):
         if may_force_length(config):
             decision = await self._decide_forced_length(target)
             entries.leaves_length_free = decision is Decision.LEAVE_OUT
-        entries.fetch_what_fits()
+        entries.fetch_fitting()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
         # Report problems of the input first.
         await check_targets(config.endpoint, targets)
@@ -243,7 +243,7 @@ class Worker(BaseService):
             assert self._entries is not None
             assert self._generator is not None
             self._entries.put(block)
-            self._entries.fetch_what_fits()
+            self._entries.fetch_fitting()
             self._progressed.set()
             self._generator.entries_arrived()
 

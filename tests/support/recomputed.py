@@ -27,7 +27,7 @@ OURS = {
     "network_connect",
 }  # fmt: skip
 """Distributions whose percentiles are null when there are too few values."""
-OF_SENT = {"schedule_lag", "receive_lag", "stamp_uncertainty"}
+SENT_METRICS = {"schedule_lag", "receive_lag", "stamp_uncertainty"}
 CENSORED = {"intended_request_latency", "intended_time_to_first_token"}
 WITHOUT_RECORDS = {
     # Connection metrics, which are not in the records.
@@ -156,7 +156,7 @@ def distributions(rows: list[Row], *, unsent: int = 0) -> dict[str, dict[str, An
         values = values_of(row)
         for tag, value in values.items():
             is_in = row["outcome"] == COMPLETED and is_patient
-            if tag in OF_SENT:
+            if tag in SENT_METRICS:
                 is_in = bool(row["start_wall_ns"])
             elif tag == "intended_time_to_first_token":
                 is_in |= is_patient and _is_cut(row)

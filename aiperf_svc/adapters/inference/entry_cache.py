@@ -221,7 +221,7 @@ class EntryCache:
     def _as_sent(self, conversation: Conversation) -> Conversation:
         return without_forced_length(conversation) if self.leaves_length_free else conversation
 
-    def fetch_what_fits(self) -> None:
+    def fetch_fitting(self) -> None:
         """Request the next missing block if there is room for it or it is needed next."""
         if self._requested:
             return
@@ -264,7 +264,7 @@ class EntryCache:
         for number in [n for n in self._blocks if (n - block) % count > count // 2]:
             self._bytes -= sum(entry.size for entry in self._blocks.pop(number))
         if block in self._blocks:
-            self.fetch_what_fits()
+            self.fetch_fitting()
 
     def _ask(self, block: int) -> None:
         if block not in self._requested:

@@ -25,7 +25,7 @@ from aiperf_svc.plan.identity import ANCHOR, JOB_LABEL, STACK_LABEL, TTL_ANNOTAT
 
 DELETED = "its Job was deleted during the experiment"
 Found = TypeVar("Found")
-OF_TEMPLATE = frozenset(
+TEMPLATE_STATES = frozenset(
     {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
 """States that the pod template causes."""
@@ -153,7 +153,7 @@ class JobPods:
                 waiting[job] = NOT_STARTED.format(pod["metadata"]["name"])
             for each in pod_problems(pod, self._unplaced_s):
                 self._lines[pod["metadata"]["name"]] = each.line
-                if each.state in OF_TEMPLATE:
+                if each.state in TEMPLATE_STATES:
                     present[job, each.state] = (each.line, each.limit_s)
                 elif each.state == "Unschedulable" and job in waiting:
                     waiting[job] = each.line

@@ -67,7 +67,7 @@ def write_server(folder: Path, server: Server, *, launcher: Path = BUILT) -> Non
         raise EnvironmentProblem(f"cannot write {folder}: {error.strerror or error}") from error
 
 
-def how_ended(folder: Path) -> str:
+def end_of_server(folder: Path) -> str:
     """Return how the server ended; empty while it runs."""
     try:
         return one_line((folder / ENDED).read_text(errors="replace"))

@@ -54,7 +54,7 @@ def _starts(subject: str, spread_ms: float | None, uncertainty_ms: float | None)
     )
 
 
-def how(joint: Joint) -> str:
+def joining_text(joint: Joint) -> str:
     """Describe how the total is computed; empty if there is none."""
     if not joint.total:
         return ""
@@ -88,7 +88,7 @@ def render(joint: Joint) -> bytes:
         Heading(f"{joint.kind.capitalize()} and total"),
         columns(joint, is_short=True),
         *table_blocks(cache_tables(joint.cache)),
-        *(Note(sentence(note)) for note in (how(joint), *joint.notes) if note),
+        *(Note(sentence(note)) for note in (joining_text(joint), *joint.notes) if note),
         Details("All metrics", [columns(joint, is_short=False)]),
     ]
     return document(joint.name, blocks)

@@ -36,7 +36,7 @@ def print_joint(joint: Joint, console: Console) -> None:
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
         line.append(one_line(joint_page.outcome(member)), style)
         print_text(console, line)
-    for text in (joint_page.start(joint), *joint.notes, joint_page.how(joint)):
+    for text in (joint_page.start(joint), *joint.notes, joint_page.joining_text(joint)):
         if text:
             print_text(console, text, style="dim")
 

@@ -31,7 +31,7 @@ MIN_SIDE_RUNS = 4
 by chance, of 5 and 5 runs 1 in 126: a change is found with 5 runs on each side at the earliest."""
 _BLOCK = 1 << 22
 """Maximum values of random orders in memory."""
-_AT_ONCE = 200
+_MAX_ORDERS = 200
 """Maximum random orders between two checks of whether a change can still be found."""
 
 
@@ -147,7 +147,7 @@ def _split(values: Floats, generator: np.random.Generator) -> tuple[int, float] 
     best = int(scores.argmax())
     larger, remaining = 0, ORDERS
     while remaining:
-        some = min(remaining, _AT_ONCE, max(1, _BLOCK // count))
+        some = min(remaining, _MAX_ORDERS, max(1, _BLOCK // count))
         orders = generator.permuted(np.broadcast_to(ranks, (some, count)), axis=1)
         larger += int((_scores(orders).max(axis=1) >= scores[best] - 1e-9).sum())
         remaining -= some

@@ -28,9 +28,9 @@ from aiperf_svc.domain.outcomes import Outcome
 
 _SECOND_NS = 10**9
 
-OF_GOODPUT = ("goodput", "good_request_count")
+GOODPUT_METRICS = ("goodput", "good_request_count")
 """Metrics that require limits of a good request."""
-OF_FIRST_TOKEN = ("intended_time_to_first_token", "time_to_first_token")
+FIRST_TOKEN_METRICS = ("intended_time_to_first_token", "time_to_first_token")
 RATE_METRICS = ("requested_rate", "achieved_rate", "rate_achievement")
 """Metrics that require an open loop."""
 
@@ -119,7 +119,7 @@ def check_slo(slo: Slo, *, is_streaming: bool = True, is_open_loop: bool = True)
             continue
         if not is_streaming:
             problems += _absent(f"{where}.metric", metric)
-        if metric.tag in OF_GOODPUT and not slo.goodput:
+        if metric.tag in GOODPUT_METRICS and not slo.goodput:
             problems.append(f"{where}.metric: {metric.tag!r} has no data without slo.goodput")
         if metric.tag in RATE_METRICS and not is_open_loop:
             problems.append(f"{where}.metric: {metric.tag!r} has no data without load.request_rate")
@@ -252,9 +252,9 @@ def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_
 def first_token_limit_ms(limits: Slo) -> float | None:
     """Return the limit for the time to the first token, from good requests or an objective; None
     without one."""
-    first_token_limits = [(tag, limits.goodput.get(tag)) for tag in OF_FIRST_TOKEN]
+    first_token_limits = [(tag, limits.goodput.get(tag)) for tag in FIRST_TOKEN_METRICS]
     for tag, raw in (*first_token_limits, *_upper_limits(limits).items()):
-        if tag in OF_FIRST_TOKEN and raw is not None:
+        if tag in FIRST_TOKEN_METRICS and raw is not None:
             return limit_of(CATALOG[tag].shown_unit, raw)
     return None
 

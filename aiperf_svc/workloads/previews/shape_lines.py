@@ -27,7 +27,7 @@ MAX_SHAPES = 40
 _PART = "experiment.part."
 
 
-def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int | str) -> str:
+def run_hint(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int | str) -> str:
     """Return which shape `pulumi up` deploys, and how to run the others. `at_once` is the value
     of `experiment.parallel`."""
     following = chosen % len(shapes) + 1

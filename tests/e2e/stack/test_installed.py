@@ -20,7 +20,7 @@ from tests.support.stack.real_stack import SHORT_S, Stack
 
 pytestmark = pytest.mark.cluster
 INSTALL_S = 120.0
-OF_THE_PROVIDER = """\
+PROVIDER_PROGRAM = """\
 import pulumi
 import yaml
 
@@ -73,7 +73,7 @@ def _use_provider(stack: Stack) -> None:
     examples = PROJECT / "examples"
     shutil.copy(examples / "component" / "Pulumi.yaml", stack.folder)
     shutil.copy(examples / "component-yaml" / "Pulumi.yaml", stack.folder / "component.yaml")
-    (stack.folder / "__main__.py").write_text(OF_THE_PROVIDER)
+    (stack.folder / "__main__.py").write_text(PROVIDER_PROGRAM)
 
 
 def _measured(stack: Stack, folder: Path) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def test_reasoning_that_history_lacks_is_not_subtracted(
     assert later == counter.count(f"b{added}") - counter.count("b")
 
 
-OF_REQUESTS = (
+REQUEST_TEMPLATE = (
     "{% if enable_thinking is false %}no thoughts {% endif %}{{ messages[0].content }}"
     "{% for tool in tools or () %} {{ tool.function.name }}{% endfor %}"
 )
@@ -178,7 +178,7 @@ VARIABLES: dict[str, Any] = {
 def test_template_gets_the_contents_of_each_request(
     counter: LibraryTokenCounter, tmp_path: Path
 ) -> None:
-    template = template_in(tmp_path, chat_template=OF_REQUESTS)
+    template = template_in(tmp_path, chat_template=REQUEST_TEMPLATE)
     templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
     entries = [PromptConversation("a", (PromptTurn(Prompt(texts=("one",))),))]
     cases: list[tuple[dict[str, Any], str]] = [
@@ -194,7 +194,7 @@ def test_template_gets_the_contents_of_each_request(
 def test_synthetic_lengths_include_request_overhead(
     config: Config, counter: LibraryTokenCounter, tmp_path: Path
 ) -> None:
-    template = template_in(tmp_path, chat_template=OF_REQUESTS)
+    template = template_in(tmp_path, chat_template=REQUEST_TEMPLATE)
     templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
     benchmark = config(
         dataset={"input_tokens": {"mean": 40}, "entries": 3},

@@ -33,7 +33,7 @@ class Server:
         loaded = 0
         while self.requested and loaded < at_most:
             self.cache.put(block(self.requested.pop(0), is_streamed=self.is_streamed))
-            self.cache.fetch_what_fits()
+            self.cache.fetch_fitting()
             loaded += 1
         return loaded
 
@@ -57,7 +57,7 @@ def block(number: int, *, is_streamed: bool = False) -> DatasetBlock:
 
 def test_fitting_dataset_is_fetched_once() -> None:
     server = Server()
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     assert server.respond_to_all() == BLOCKS
     assert server.cache.is_ready
     found = server.cache.find(int(Phase.PROFILING), 39)
@@ -68,7 +68,7 @@ def test_fitting_dataset_is_fetched_once() -> None:
 def test_reordered_entries_are_found_by_their_order() -> None:
     order = EntryOrder("random", ENTRIES, 1)
     server = Server(order_of=lambda count: EntryOrder("random", count, 1))
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     server.respond_to_all()
     phase = int(Phase.PROFILING)
     assert server.cache.whole(phase) is None
@@ -79,7 +79,7 @@ def test_reordered_entries_are_found_by_their_order() -> None:
 def test_large_dataset_is_ready_with_a_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
     server = Server()
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     assert server.respond_to_all() < BLOCKS
     assert server.cache.is_ready
 
@@ -90,7 +90,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
     monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)
     server = Server()
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     server.respond_to_all()
     return server
 
@@ -126,6 +126,6 @@ def test_credit_far_ahead_waits_once(small: Server) -> None:
 def test_streamed_dataset_is_never_fetched_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)
     server = Server(is_streamed=True)
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     assert 1 < server.respond_to_all() < BLOCKS
     assert server.cache.is_ready

@@ -74,7 +74,7 @@ class RunLosses:
             self._absent[uid] = 0 if pod else self._absent.get(uid, 0) + 1
             if uid in self._reported:
                 continue
-            cause = how_lost(pod, first) if pod else self._absence(uid)
+            cause = loss_cause(pod, first) if pod else self._absence(uid)
             self._finished[uid] = self._finished.get(uid, 0) + 1 if cause == FINISHED else 0
             if cause and (cause != FINISHED or self._finished[uid] >= FINISHED_LISTS):
                 self._reported.add(uid)
@@ -87,7 +87,7 @@ class RunLosses:
         return "was deleted" if self._absent[uid] >= ABSENT_LISTS else ""
 
 
-def how_lost(pod: Json, first: Json) -> str:
+def loss_cause(pod: Json, first: Json) -> str:
     """Return how a pod was lost after it was first seen; empty if it still works."""
     metadata, status = pod["metadata"], pod.get("status", {})
     if has_condition(pod, "DisruptionTarget"):
