@@ -13,7 +13,7 @@ from typing import NoReturn
 from aiperf_svc.cli.foreign_flags import COUNTERPARTS, advice_for
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 
 EXIT_CODES: dict[ExitCode, str] = {
     ExitCode.OK: "success: the results are valid and every SLO holds",

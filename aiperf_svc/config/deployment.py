@@ -19,7 +19,7 @@ from aiperf_svc.config.units import (
     SizeBytes,
     format_duration,
 )
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 
 POD_NAMES = (
     "control",

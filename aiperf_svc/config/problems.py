@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.names import keys_at, keys_named, nearest_key, type_at
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 
 _KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
 _MAX_ALTERNATIVES = 3

@@ -19,7 +19,7 @@ from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.telemetry import MAX_SOURCES, NVML_URL, Telemetry
 from aiperf_svc.config.urls import address_of
-from aiperf_svc.core.telemetry.copies import CopyFinder, SourceAddress, unique_sources
+from aiperf_svc.core.telemetry.duplicate_sources import CopyFinder, SourceAddress, unique_sources
 from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader

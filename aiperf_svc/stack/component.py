@@ -16,7 +16,7 @@ import pulumi
 from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.stack.benchmark import BenchmarkStack, BenchmarkStackArgs

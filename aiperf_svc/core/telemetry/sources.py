@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from aiperf_svc.core.telemetry.copies import CopyFinder
+from aiperf_svc.core.telemetry.duplicate_sources import CopyFinder
 from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, missed_ns, restarts, returns
 from aiperf_svc.core.telemetry.page import Series

@@ -9,7 +9,7 @@ from aiperf_svc.config.events import SIGNALS, Event
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 from aiperf_svc.plan.release import templates
 from aiperf_svc.plan.stack import StackPlan
 

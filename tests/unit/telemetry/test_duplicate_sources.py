@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from aiperf_svc.core.telemetry.copies import CopyFinder, without_copies
+from aiperf_svc.core.telemetry.duplicate_sources import CopyFinder, without_copies
 from aiperf_svc.core.telemetry.log import Mark, SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import server_load
