@@ -172,7 +172,7 @@ class Schedule:
         driver: ExperimentMachine | None = None,
     ) -> None:
         """`limit` is the maximum number of concurrent rounds. With `asks_for_room`, each round
-        except the first must also find room."""
+        except the first starts only if the cluster has room for it."""
         self._members = tuple(members)
         self._limit, self._asks_for_room = limit, asks_for_room
         self._stops_on_failure, self._driver = stops_on_failure, driver
