@@ -96,7 +96,7 @@ test-gate: $(STAMP) cluster-tools ## Run the cluster tests that CI runs: one sce
 	tests/cluster/with sh -c '$(STACK_TESTS) $(PARALLEL) 2 -m "gate and not alone" && $(STACK_TESTS) -m "gate and alone"'
 	tests/cluster/with --nodes 2 $(STACK_TESTS) -m "gate and two_nodes"
 
-# Two scenarios at a time, and those marked `alone` one after the other. Scenarios marked two_nodes run in a cluster of
+# Two scenarios at a time, and those marked `alone` one after another. Scenarios marked two_nodes run in a cluster of
 # their own and are left out unless they are all that is selected.
 test-stack: $(STAMP) cluster-tools ## Run all tests on a cluster: over half an hour
 	tests/cluster/with sh -c '$(STACK_TESTS) $(PARALLEL) 2 -m "not alone" && $(STACK_TESTS) -m alone'

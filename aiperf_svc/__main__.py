@@ -26,9 +26,9 @@ def main() -> int:
         import signal
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        from aiperf_svc.adapters.host.collector import hold_back_collector
+        from aiperf_svc.adapters.host.garbage_collection import delay_collection
 
-        hold_back_collector()
+        delay_collection()
         from aiperf_svc.cli import main as cli
 
         codes.append(cli.main())

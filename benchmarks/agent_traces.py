@@ -31,7 +31,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.tree_dataset import TreeDataset
 
 BLOCK_SIZE = 64
-MOST_BLOCKS = 1_600
+MAX_BLOCKS = 1_600
 TARGETS = (("cpu_s", 10.0), ("memory_mib", 500.0))
 """Limits of CPU time and memory of the start with a tokenizer."""
 
@@ -63,7 +63,7 @@ class Session:
         ids = list(shared)
         for _ in range(rng.randint(40, 160)):
             ids = ids + self._ids(rng.randint(1, 30))
-            if len(ids) > MOST_BLOCKS:
+            if len(ids) > MAX_BLOCKS:
                 ids = shared + self._ids(100)
             taken = rng.uniform(1, 20)
             found.append(self._request(now, ids, taken))
@@ -169,8 +169,8 @@ def main() -> None:
             }
     start = figures["with a tokenizer"]
     targets = [
-        {"name": name, "value": start[name], "target": most, "met": start[name] < most}
-        for name, most in TARGETS
+        {"name": name, "value": start[name], "target": maximum, "met": start[name] < maximum}
+        for name, maximum in TARGETS
     ]
     print(json.dumps({"cases": figures, "targets": targets}, indent=1))
 

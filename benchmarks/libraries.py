@@ -100,10 +100,10 @@ def with_h2(responses: Responses) -> None:
     )
     connection = H2Connection(config)
     connection.local_settings = Settings(
-        initial_values={SettingCodes.INITIAL_WINDOW_SIZE: frames.LARGEST_WINDOW}
+        initial_values={SettingCodes.INITIAL_WINDOW_SIZE: frames.MAX_WINDOW}
     )
     connection.initiate_connection()
-    connection.increment_flow_control_window(frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW)
+    connection.increment_flow_control_window(frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
     connection.receive_data(SETTINGS)
     for number, reads in enumerate(responses):
         stream = 2 * number + 1
@@ -165,15 +165,15 @@ def import_ms(module: str) -> float:
     return min(found) * 1e3
 
 
-def least_s(tasks: dict[str, Task]) -> dict[str, float]:
+def min_s(tasks: dict[str, Task]) -> dict[str, float]:
     """Run the tasks alternately and return the minimum CPU time of each."""
-    least = dict.fromkeys(tasks, float("inf"))
+    best_s = dict.fromkeys(tasks, float("inf"))
     for _ in range(ROUNDS):
         for name, task in tasks.items():
             began = process_time()
             task()
-            least[name] = min(least[name], process_time() - began)
-    return least
+            best_s[name] = min(best_s[name], process_time() - began)
+    return best_s
 
 
 def show(title: str, times_s: dict[str, float], scale: float) -> None:
@@ -191,7 +191,7 @@ def main() -> None:
             "h2": partial(with_h2, reads),
             "hyperframe (parsing alone)": partial(with_hyperframe, reads),
         }
-        show(f"HTTP/2, µs for a response of {events} events", least_s(tasks), 1e6 / RESPONSES)
+        show(f"HTTP/2, µs for a response of {events} events", min_s(tasks), 1e6 / RESPONSES)
     for engines in (8, 128, 400):
         text, known = page(engines), PageReader()
         samples = len(known.read(text).values)
@@ -202,7 +202,7 @@ def main() -> None:
             "its OpenMetrics parser": partial(read_all, openmetrics, f"{text}# EOF\n"),
         }
         size = f"{len(text) / 1e6:.2f} MB, {samples:,} samples"
-        show(f"a page of metrics of {size}, ms", least_s(tasks), 1e3)
+        show(f"a page of metrics of {size}, ms", min_s(tasks), 1e3)
     for module in ("aiohttp", "aiohttp.web"):
         print(f"import of {module} after the services: {import_ms(module):.0f} ms")
 

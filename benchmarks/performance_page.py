@@ -17,7 +17,7 @@ loads adds no latency, so the client is the limit by design and the verdict says
 the most that the client can do. Rates, CPU and memory of the client are valid figures; do not read
 the latencies of such a run as those of the server.
 """
-LONGEST_LIST = 12
+MAX_LIST_ITEMS = 12
 """Longer lists are timelines and stay in the file."""
 PLOTS = {"speed": "performance-cpu.svg", "truth": "performance-truth.svg"}
 """File of each part's plot in `images/` next to the page."""
@@ -43,8 +43,8 @@ def _printed(results: Figures, *, source: str) -> str:
         cpu = part.get("cpu", results["machine"]["cpu"])
         # Parts of one day may come from different machines.
         where = f", on {cpu}" if cpu != results["machine"]["cpu"] else ""
-        how = f"`{part['command']}`, {part['took_s']:g} s{where}{of_host}"
-        lines += [f"## {part['title']}", "", how, ""]
+        command_text = f"`{part['command']}`, {part['took_s']:g} s{where}{of_host}"
+        lines += [f"## {part['title']}", "", command_text, ""]
         if "failed" in part:
             lines += [f"Failed: {part['failed']}.", ""]
             continue
@@ -65,7 +65,7 @@ def plots(results: Figures) -> dict[str, str]:
     }
 
 
-# --- speed -------------------------------------------------------------------------------------
+# --- speed ---------------------------------------------------------------------------------------
 
 
 def _speed(figures: Figures) -> Lines:
@@ -127,7 +127,7 @@ def _cpu_plot(figures: Figures) -> str:
     return bars("CPU by service", "µs", rows)
 
 
-# --- truth -------------------------------------------------------------------------------------
+# --- truth ---------------------------------------------------------------------------------------
 
 
 def _truth(figures: Figures) -> Lines:
@@ -184,7 +184,7 @@ def _truth_plot(figures: Figures) -> str:
     return bars("Error of time to first token, p99", "ms", rows, is_log=True)
 
 
-# --- the verdict -------------------------------------------------------------------------------
+# --- the verdict ---------------------------------------------------------------------------------
 
 
 def _classifier(figures: Figures) -> Lines:
@@ -212,7 +212,7 @@ _VIEWS: dict[str, Callable[[Figures], Lines]] = {
 }
 
 
-# --- anything else -----------------------------------------------------------------------------
+# --- other measurements --------------------------------------------------------------------------
 
 
 def _any(figures: Any) -> Lines:
@@ -224,7 +224,7 @@ def _any(figures: Any) -> Lines:
         if name == "machine":
             continue
         if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
-            if len(value) <= LONGEST_LIST * 2:
+            if len(value) <= MAX_LIST_ITEMS * 2:
                 flat = [dict(_flat(row)) for row in value]
                 columns = list(dict.fromkeys(key for row in flat for key in row))
                 rows = ([row.get(column, "") for column in columns] for row in flat)
@@ -264,7 +264,7 @@ def _flat(figures: Figures, prefix: str = "") -> list[tuple[str, Any]]:
             found += _flat(value, f"{path}.")
         elif not isinstance(value, list):
             found.append((path, value))
-        elif len(value) <= LONGEST_LIST and not any(isinstance(v, dict | list) for v in value):
+        elif len(value) <= MAX_LIST_ITEMS and not any(isinstance(v, dict | list) for v in value):
             found.append((path, ", ".join(_text(v) for v in value)))
     return found
 

@@ -49,8 +49,8 @@ def bars(title: str, unit: str, rows: Sequence[Bar], *, is_log: bool = False) ->
             lines.append(f'<rect x="{x:.0f}" y="33" width="12" height="12" fill="{colour}"/>')
             lines.append(f'<text x="{x + 17:.0f}" y="44">{escape(name)}</text>')
             x += 40 + 7.5 * len(name)
-    for place, (row, total) in enumerate(zip(rows, totals, strict=True)):
-        y = top + place * (ROW + GAP)
+    for index, (row, total) in enumerate(zip(rows, totals, strict=True)):
+        y = top + index * (ROW + GAP)
         lines.append(
             f'<text x="{LEFT - 8}" y="{y + 16}" text-anchor="end">{escape(row.name)}</text>'
         )

@@ -78,7 +78,7 @@ def points_of(example: Example) -> list[MeasuredPoint]:
             [*command, "--artifact-dir", "artifacts", *example.flags], cwd=place, check=False
         )
         (artifacts,) = (place / "artifacts").iterdir()
-        return read_points(find_runs([artifacts]), example.rules.least_duration_s)
+        return read_points(find_runs([artifacts]), example.rules.min_duration_s)
 
 
 def reduced(number: int, point: MeasuredPoint) -> MeasuredPoint:

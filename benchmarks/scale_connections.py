@@ -45,10 +45,10 @@ OWN_LIMITS = {
 """Kernel settings of the benchmark's own network namespace."""
 SERVER_CONNECTIONS_PER_PROCESS = 16_500
 """SO_REUSEPORT distributes unevenly by hash, so this stays well below a limit of 20,000 files."""
-LEAST_FREE_BYTES = 2_500 * 2**20
+MIN_FREE_BYTES = 2_500 * 2**20
 """Available memory at which the run is stopped, and at half of which it is killed, because the
 machine has other work."""
-SAMPLE_S, GUARD_S, LEAST_MEMORY_SAMPLE_S = 1.0, 0.5, 5.0
+SAMPLE_S, GUARD_S, MIN_MEMORY_SAMPLE_S = 1.0, 0.5, 5.0
 CONNECTIONS_PER_SAMPLE_S = 40_000
 """Summing a process's memory walks through all of it, so the interval grows with connections."""
 HELD_SHARE = 0.999
@@ -77,7 +77,7 @@ class Watch:
         self, server: RunningMockServer, client: "subprocess.Popen[bytes]", connections: int
     ) -> None:
         self._server, self._client = server, client
-        self._every_s = max(LEAST_MEMORY_SAMPLE_S, connections / CONNECTIONS_PER_SAMPLE_S)
+        self._every_s = max(MIN_MEMORY_SAMPLE_S, connections / CONNECTIONS_PER_SAMPLE_S)
         self._began = time.monotonic()
         self.samples: list[Sample] = []
         """Samples that include memory."""
@@ -101,10 +101,10 @@ class Watch:
     def _guard(self) -> None:
         while self._client.poll() is None:
             free = machine_use.memory()["MemAvailable"]
-            if free < LEAST_FREE_BYTES and not self.stopped_by:
+            if free < MIN_FREE_BYTES and not self.stopped_by:
                 self.stopped_by = f"memory: {free / MIB:,.0f} MiB were left"
                 self._client.send_signal(signal.SIGINT)
-            if free < LEAST_FREE_BYTES / 2:
+            if free < MIN_FREE_BYTES / 2:
                 for pid in reversed(machine_use.family(self._client.pid)):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(GUARD_S)

@@ -35,9 +35,9 @@ CAPACITY = SLOTS / SERVICE_S
 LIMIT_S, ALLOWED = 0.16, 0.1
 """Objective: limit of the 90th percentile of the time to first token."""
 LOW, HIGH = 30.0, 240.0
-LEAST = 0.95
+REQUIRED_SHARE = 0.95
 """Required share of searches whose bracket contains the knee."""
-MOST_POINTS = 14
+MAX_POINTS = 14
 SEARCH_S = 300.0
 """Time limit of one search."""
 
@@ -88,12 +88,12 @@ def main() -> int:
             )
     hits = sum(each.contains(knee) for each in found)
     widths = [each.breaks / each.holds - 1 for each in found if each.holds and each.breaks]
-    most = max(each.points for each in found)
+    max_points = max(each.points for each in found)
     print(
         f"{hits} of {len(found)} brackets contain the knee, {statistics.median(widths):.0%} wide "
-        f"(median; widest {max(widths):.0%}), at most {most} points"
+        f"(median; widest {max(widths):.0%}), at most {max_points} points"
     )
-    return 0 if hits >= math.floor(LEAST * len(found)) and most <= MOST_POINTS else 1
+    return 0 if hits >= math.floor(REQUIRED_SHARE * len(found)) and max_points <= MAX_POINTS else 1
 
 
 def true_knee(requests: int = 1_000_000) -> float:

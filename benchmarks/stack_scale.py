@@ -49,7 +49,7 @@ NODES = 40
 """Number of fake nodes, each with 64 CPUs and room for 110 pods."""
 COMMAND_S, GONE_S = 900.0, 300.0
 """Time limits for a Pulumi command, and for the cluster to complete a deletion."""
-SMALLEST = SINGLE_PODS + 2
+MIN_PODS = SINGLE_PODS + 2
 
 
 class Measured(NamedTuple):
@@ -230,8 +230,8 @@ def main() -> int:
         sizes = [int(size) for size in options.pods.split(",")]
     except ValueError:
         parser.error(f"--pods: {options.pods!r}: expected numbers such as 300,2000")
-    if min(sizes) < SMALLEST:
-        parser.error(f"--pods: {min(sizes)}: a stack has at least {SMALLEST}")
+    if min(sizes) < MIN_PODS:
+        parser.error(f"--pods: {min(sizes)}: a stack has at least {MIN_PODS}")
     try:
         with fake_nodes(), tempfile.TemporaryDirectory() as folder:
             smoke_s = preview_smoke(Path(folder) / "smoke")

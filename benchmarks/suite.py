@@ -25,7 +25,7 @@ from benchmarks.performance_page import page, plots
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
 PAGE = ROOT / "docs/performance.md"
-LONGEST_S, LONGEST_QUICK_S = 3_600, 300
+TIMEOUT_S, QUICK_TIMEOUT_S = 3_600, 300
 
 
 class Part(NamedTuple):
@@ -133,7 +133,7 @@ def _run(part: Part, *, is_quick: bool) -> dict[str, Any]:
             [sys.executable, *shlex.split(command)[1:]],
             cwd=ROOT,
             stdout=subprocess.PIPE,
-            timeout=LONGEST_QUICK_S if is_quick else LONGEST_S,
+            timeout=QUICK_TIMEOUT_S if is_quick else TIMEOUT_S,
             check=False,
         )
         found["figures"] = json.loads(done.stdout)

@@ -26,7 +26,7 @@ from aiperf_svc.mock_server.running import running
 from benchmarks.machine_use import family, pss_bytes
 from benchmarks.suite import ROOT
 
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 def rows(count: int, rate: float) -> Iterator[str]:
@@ -53,7 +53,7 @@ def replay(file: Path, url: str, seconds: float, folder: Path, more: list[str]) 
         peak = 0
         while process.poll() is None:
             peak = max(peak, pss_bytes(family(process.pid)))
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         assert process.stdout is not None
         results = json.loads(process.stdout.read())["results"]
     lag, started = results["schedule_lag"], datetime.fromisoformat(results["start_time"])

@@ -91,19 +91,19 @@ class Finding:
         return self.is_honest and self.stalled_s > STALLED_LIMIT_S
 
 
-def run_trial(what: Trial) -> Finding:
+def run_trial(trial: Trial) -> Finding:
     """Run the trial and compare it."""
-    return _run_nasty(what) if what.kind in NASTY else _run_starved(what)
+    return _run_nasty(trial) if trial.kind in NASTY else _run_starved(trial)
 
 
-def _run_nasty(what: Trial) -> Finding:
+def _run_nasty(trial: Trial) -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            run, failed_share = run_nasty(what, Path(folder))
+            run, failed_share = run_nasty(trial, Path(folder))
         except RunFailedError as error:
-            return Finding(vars(what), "", [str(error)[-200:]])
+            return Finding(vars(trial), "", [str(error)[-200:]])
     return Finding(
-        trial=vars(what),
+        trial=vars(trial),
         verdict=run.verdict["verdict"],
         fired=[reason["check"] for reason in run.verdict["reasons"]],
         requests=len(run.request_ids),
@@ -112,97 +112,100 @@ def _run_nasty(what: Trial) -> Finding:
     )
 
 
-def _run_starved(what: Trial) -> Finding:
+def _run_starved(trial: Trial) -> Finding:
     with contextlib.ExitStack() as stack:
-        if what.kind == "ports":
-            stack.enter_context(fault_injection.few_ports(int(what.severity)))
+        if trial.kind == "ports":
+            stack.enter_context(fault_injection.few_ports(int(trial.severity)))
         server = stack.enter_context(
             running(
                 MockServerConfig(
-                    ttft=f"{what.ttft_ms}ms", itl=f"{what.itl_ms}ms", tokens=what.tokens, truth=True
+                    ttft=f"{trial.ttft_ms}ms",
+                    itl=f"{trial.itl_ms}ms",
+                    tokens=trial.tokens,
+                    truth=True,
                 )
             )
         )
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         try:
-            run = _run_client(what, server, folder)
+            run = _run_client(trial, server, folder)
         except RunFailedError as error:
-            return Finding(vars(what), "", [str(error)[-200:]])
-        if what.kind == "ports":
+            return Finding(vars(trial), "", [str(error)[-200:]])
+        if trial.kind == "ports":
             fault_injection.many_ports()
         rows = server.truth(rows=True)["rows"]
-    return _finding(what, run, rows)
+    return _finding(trial, run, rows)
 
 
-def _run_client(what: Trial, server: RunningMockServer, folder: Path) -> ClientRun:
+def _run_client(trial: Trial, server: RunningMockServer, folder: Path) -> ClientRun:
     environ: dict[str, str] = {}
-    if what.kind == "clock":
-        environ = fault_injection.clock_step(folder, step_ms=what.severity)
+    if trial.kind == "clock":
+        environ = fault_injection.clock_step(folder, step_ms=trial.severity)
     results = folder / "results"
     results.mkdir()
     return run_client(
         server.url,
-        what.flags,
+        trial.flags,
         folder=results,
-        longest_s=what.duration_s + 10,
-        prepare=fault_injection.file_limit(int(what.severity)) if what.kind == "fds" else None,
-        during=_starvation(what, server, folder),
+        longest_s=trial.duration_s + 10,
+        prepare=fault_injection.file_limit(int(trial.severity)) if trial.kind == "fds" else None,
+        during=_starvation(trial, server, folder),
         environ=environ,
     )
 
 
 def _starvation(
-    what: Trial, server: RunningMockServer, folder: Path
+    trial: Trial, server: RunningMockServer, folder: Path
 ) -> Callable[[fault_injection.Client], None] | None:
     """Starve the client from its first request to the end of the load."""
     pulses = {
-        "paused": ("worker", what.severity, max(0.4, 2 * what.severity)),
-        "processor": ("record-processor", what.severity, what.severity + 0.1),
-        "control": ("control", what.severity, what.severity + 0.5),
+        "paused": ("worker", trial.severity, max(0.4, 2 * trial.severity)),
+        "processor": ("record-processor", trial.severity, trial.severity + 0.1),
+        "control": ("control", trial.severity, trial.severity + 0.5),
     }
-    if what.kind not in ("quota", "neighbour", "clock", *pulses):
+    if trial.kind not in ("quota", "neighbour", "clock", *pulses):
         return None
 
     def starve(client: fault_injection.Client) -> None:
         fault_injection.wait_for_load(client, lambda: int(server.truth()["requests"]))
-        if what.kind in pulses:
-            name, for_s, every_s = pulses[what.kind]
+        if trial.kind in pulses:
+            name, for_s, every_s = pulses[trial.kind]
             pids = fault_injection.services(client, name)
             fault_injection.pause(
-                client, pids, for_s=for_s, every_s=every_s, until_s=what.duration_s
+                client, pids, for_s=for_s, every_s=every_s, until_s=trial.duration_s
             )
             return
-        if what.kind == "clock":
-            fault_injection.rest(client, what.duration_s / 2)
+        if trial.kind == "clock":
+            fault_injection.rest(client, trial.duration_s / 2)
             fault_injection.step_clocks(folder)
             return
         workers = fault_injection.services(client, "worker")
-        with _limited_cpu(what, workers):
-            fault_injection.rest(client, what.duration_s + 0.5)
+        with _limited_cpu(trial, workers):
+            fault_injection.rest(client, trial.duration_s + 0.5)
 
     return starve
 
 
 @contextlib.contextmanager
-def _limited_cpu(what: Trial, workers: list[int]) -> Iterator[None]:
-    if what.kind == "quota":
-        with fault_injection.cpu_quota(workers, what.severity):
+def _limited_cpu(trial: Trial, workers: list[int]) -> Iterator[None]:
+    if trial.kind == "quota":
+        with fault_injection.cpu_quota(workers, trial.severity):
             yield
     else:
-        with fault_injection.busy_neighbours(workers, int(what.severity)):
+        with fault_injection.busy_neighbours(workers, int(trial.severity)):
             yield
 
 
-def _finding(what: Trial, run: ClientRun, rows: list[dict[str, Any]]) -> Finding:
-    found = compare(run, rows, tokens=what.tokens, ttft_ms=what.ttft_ms)
-    if what.rate:
+def _finding(trial: Trial, run: ClientRun, rows: list[dict[str, Any]]) -> Finding:
+    found = compare(run, rows, tokens=trial.tokens, ttft_ms=trial.ttft_ms)
+    if trial.rate:
         issued = float(run.results["aiperf_svc"]["accounts"]["issued"])
-        due = what.rate * what.duration_s if what.pattern == "constant" else issued
-        load = open_loop_load(run, rows, due=due, duration_s=what.duration_s)
+        due = trial.rate * trial.duration_s if trial.pattern == "constant" else issued
+        load = open_loop_load(run, rows, due=due, duration_s=trial.duration_s)
     else:
-        load = closed_loop_load(run, rows, users=what.users, duration_s=what.duration_s)
+        load = closed_loop_load(run, rows, users=trial.users, duration_s=trial.duration_s)
     return Finding(
-        trial=vars(what),
+        trial=vars(trial),
         verdict=run.verdict["verdict"],
         fired=[reason["check"] for reason in run.verdict["reasons"]],
         ttft_shift=round(found.ttft.shift(0.99 if found.joined >= THIN else 0.90), 4),

@@ -17,7 +17,7 @@ from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
 from aiperf_svc.domain.json_objects import Json
 
-LARGEST = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """Size limit of the rendered objects in bytes."""
 NO_ENGINE = "127.0.0.1:1"
 """The provider requires the address of an engine to log to."""
@@ -65,7 +65,7 @@ def main() -> None:
     try:
         assert process.stdout is not None
         port = process.stdout.readline().decode().strip()
-        options = [("grpc.max_receive_message_length", LARGEST)]
+        options = [("grpc.max_receive_message_length", MAX_BYTES)]
         with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
             stub = provider_pb2_grpc.ResourceProviderStub(channel)
             objects = render(stub, wanted["token"], wanted["args"])

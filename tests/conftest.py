@@ -40,8 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Restore the default handling of SIGINT and SIGHUP, also for child processes, because nohup
-    and a shell's `&` make children ignore them. Remove proxy variables."""
+    """Restore the default handling of SIGINT and SIGHUP, which child processes inherit: nohup and a
+    shell's `&` make them ignore these signals. Remove proxy variables."""
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -105,7 +105,7 @@ def _children() -> set[int]:
 
 
 def _goes_on(thread: threading.Thread) -> bool:
-    """Return whether a thread has not been told to stop. A stopped thread may need a moment: AnyIO
+    """Return whether a thread continues to run. A stopped thread may need a moment: AnyIO
     stops its threads at the end of a test's task and never joins them."""
     thread.join(ENDING_S)
     return thread.is_alive()

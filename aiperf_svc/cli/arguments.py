@@ -13,7 +13,7 @@ from typing import NoReturn
 from aiperf_svc.cli.foreign_flags import COUNTERPARTS, advice_for
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 
 EXIT_CODES: dict[ExitCode, str] = {
     ExitCode.OK: "success: the results are valid and every SLO holds",
@@ -149,10 +149,10 @@ class Parser(argparse.ArgumentParser):
         called = {name: action.dest for action in self._actions for name in action.option_strings}
         typed = (argument.partition("=")[0] for argument in arguments)
         args.typed = {called[name]: name for name in typed if name in called}
-        unknown = [*_without_ineffective(unknown)]
+        unknown = [*_drop_ineffective(unknown)]
         if unknown:
             names = [name for action in self._actions for name in action.option_strings]
-            lines = [_unknown(argument, names) for argument in _without_their_values(unknown)]
+            lines = [_unknown(argument, names) for argument in _drop_values(unknown)]
             raise ConfigError("\n  ".join([*lines, f"see {self.prog} --help"]))
         return args
 
@@ -207,22 +207,22 @@ def _with_negative_values(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def _without_ineffective(unknown: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments without the flags of AIPerf that have no effect here. Print a note for
-    each of them."""
-    is_needless = False
+def _drop_ineffective(unknown: Iterable[str]) -> Iterator[str]:
+    """Yield the arguments without AIPerf's flags that have no effect here. Print a note for each
+    dropped flag."""
+    is_ineffective = False
     for argument in unknown:
         if argument.startswith("-"):
             name, _, _ = argument.partition("=")
             advice = advice_for(name)
-            is_needless = advice is not None and advice.kind == "same"
-            if advice is not None and is_needless:
+            is_ineffective = advice is not None and advice.kind == "same"
+            if advice is not None and is_ineffective:
                 print(f"note: {name} has no effect: {advice.text}", file=sys.stderr)
-        if not is_needless:
+        if not is_ineffective:
             yield argument
 
 
-def _without_their_values(unknown: Sequence[str]) -> Iterator[str]:
+def _drop_values(unknown: Sequence[str]) -> Iterator[str]:
     """Yield the arguments, except those that may be the value of the preceding flag."""
     for before, argument in pairwise(("", *unknown)):
         if argument.startswith("-") or not before.startswith("-"):

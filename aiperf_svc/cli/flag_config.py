@@ -58,7 +58,7 @@ class Draft:
     """Flag of each dotted path, for messages that name a key by its flag."""
     notices: list[str] = field(default_factory=list)
     """Notices for the user about defaults that were chosen."""
-    given: dict[str, str] = field(default_factory=dict)
+    set_by: dict[str, str] = field(default_factory=dict)
     """Flag of each dotted path that a flag sets."""
     problems: list[Problem] = field(default_factory=list)
     """Values that could not be parsed."""
@@ -85,25 +85,25 @@ def read_draft(
     for key, value in preset.items():
         put(draft.data, key, value)
     for flag in flags:
-        given = getattr(args, flag.destination)
+        argument = getattr(args, flag.destination)
         name = args.typed.get(flag.destination, flag.name)
-        if path is None or given is not None:
+        if path is None or argument is not None:
             draft.names[flag.key] = name
-        if given is None:
+        if argument is None:
             continue
         try:
-            _set(draft.data, flag, given, draft.given, name=name)
+            _set(draft.data, flag, argument, draft.set_by, name=name)
         except ValueError as error:
             draft.problems.append(Problem(flag.key, str(error)))
             if flag.key.startswith("load."):
                 # The models would also report the key as missing.
-                put(draft.data, flag.key, given)
+                put(draft.data, flag.key, argument)
     if path is None:
         _name_sections(draft)
     if kind_of(draft.data) != INFERENCE:
         return draft
     _complete_endpoint(draft)
-    _take_scenario(draft.data)
+    _move_scenario(draft.data)
     _complete_dataset(draft.data, args)
     _complete_rate(draft)
     if path is None:
@@ -132,15 +132,15 @@ def read_draft(
 def _name_sections(draft: Draft) -> None:
     """Name each section of keys, such as `dataset.images`, by the first flag that sets a part of
     it, or could set one."""
-    of_given = {key: name for key, name in draft.names.items() if key in draft.given}
-    for key, name in (*of_given.items(), *draft.names.copy().items()):
+    by_flags = {key: name for key, name in draft.names.items() if key in draft.set_by}
+    for key, name in (*by_flags.items(), *draft.names.copy().items()):
         section = key.rpartition(".")[0]
         while "." in section:
             draft.names.setdefault(section, name)
             section = section.rpartition(".")[0]
 
 
-def _take_scenario(data: Json) -> None:
+def _move_scenario(data: Json) -> None:
     """Apply a scenario that replaces the benchmark, with the dataset that it needs."""
     experiment = data.get("experiment")
     if isinstance(experiment, dict) and experiment.get("scenario") in agentx.NAMES:
@@ -158,14 +158,14 @@ def read_workload_draft(args: argparse.Namespace) -> Draft:
     """
     kind, *settings = args.workload
     common = [flag for flag in FLAGS if flag.key.partition(".")[0] in WorkloadConfig.model_fields]
-    given = [
+    refused = [
         args.typed.get(flag.destination, flag.name)
         for flag in FLAGS
         if flag not in common and getattr(args, flag.destination) is not None
     ]
-    if given:
+    if refused:
         raise ConfigError(
-            f"{', '.join(given)}: for inference servers only; leave out either this or --workload"
+            f"{', '.join(refused)}: for inference servers only; leave out either this or --workload"
         )
     preset: dict[str, object] = {"workload.kind": kind}
     for setting in settings:
@@ -205,7 +205,7 @@ def read_draft_of_run(
     return read_draft(args, flags=flags)
 
 
-def take_api_key(draft: Draft, text: str | None) -> str | None:
+def read_api_key_flag(draft: Draft, text: str | None) -> str | None:
     """Return the key of `--api-key`, and set its variable in the config; None without the flag.
     Raises ConfigError."""
     if text is None:
@@ -216,15 +216,15 @@ def take_api_key(draft: Draft, text: str | None) -> str | None:
     return read_api_key(text)
 
 
-def _set(data: Json, flag: Flag, given: Any, earlier: dict[str, str], *, name: str) -> None:
+def _set(data: Json, flag: Flag, argument: Any, earlier: dict[str, str], *, name: str) -> None:
     """Set the key of a flag, or create trials if the flag has a list. `earlier` maps keys that
     flags have set to these flags, and `name` is this flag as it was typed. Raises ValueError."""
-    is_list = isinstance(given, str) and "," in given and takes_several(flag)
-    value: Any = given
+    is_list = isinstance(argument, str) and "," in argument and takes_several(flag)
+    value: Any = argument
     if is_list:
-        value = [flag.read(each) for each in given.split(",")] if flag.read else values(given)
+        value = [flag.read(each) for each in argument.split(",")] if flag.read else values(argument)
     elif flag.read:
-        value = flag.read(given)
+        value = flag.read(argument)
     varied = value if flag.key == SWEEPS else ()
     for key in (value["parameter"],) if flag.key == SEARCH else varied:
         if key in earlier:
@@ -317,7 +317,7 @@ def _complete_rate(draft: Draft) -> None:
     concurrency limit, or with one user per request, so all requests are sent at once. The models
     refuse an infinite rate in a file."""
     load = draft.data.get("load")
-    if "load.request_rate" not in draft.given or not isinstance(load, dict):
+    if "load.request_rate" not in draft.set_by or not isinstance(load, dict):
         return
     if str(load.get("request_rate")).lower() not in NO_LIMIT:
         return

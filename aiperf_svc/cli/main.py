@@ -21,7 +21,7 @@ from aiperf_svc.cli.commands.pod import POD_COMMANDS, run_pod_command
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 
 JSON = "--json"
 

@@ -13,7 +13,7 @@ from aiperf_svc.cli.arguments import API_KEY, add_junit_flag
 from aiperf_svc.cli.flags import Flag
 from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 from aiperf_svc.runner.options import OtlpTarget, RunOptions
 
 Display = Literal["auto", "rich", "plain", "none"]

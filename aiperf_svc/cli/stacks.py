@@ -15,7 +15,7 @@ from aiperf_svc.adapters.pulumi.project import read_settings, stack_name
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.storage.shape_trials import experiment_of
 from aiperf_svc.cli.checks import checked_trials, cluster_problems
-from aiperf_svc.cli.flag_config import Draft, put, take_api_key
+from aiperf_svc.cli.flag_config import Draft, put, read_api_key_flag
 from aiperf_svc.cli.options import run_options
 from aiperf_svc.config.clusters import read_clusters
 from aiperf_svc.config.load_config import STACK_KEY, STACKS, own_base
@@ -32,7 +32,7 @@ from aiperf_svc.workloads.shapes import is_side_by_side
 
 T = TypeVar("T")
 
-LONGEST_NAME = 40
+MAX_NAME_LENGTH = 40
 """Maximum length of a stack's name."""
 NUMBER_ROOM = len("-10000")
 """Part of the length reserved for the number of a shape with its own stack."""
@@ -69,7 +69,7 @@ def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     _send_authorities(draft, args)
     request = _request(draft, args)
     suffix = f"-{secrets.token_hex(3)}"
-    room = LONGEST_NAME - len(suffix) - (NUMBER_ROOM if is_side_by_side(request.config) else 0)
+    room = MAX_NAME_LENGTH - len(suffix) - (NUMBER_ROOM if is_side_by_side(request.config) else 0)
     stack = stack_name_of(request.config.name)[:room].rstrip("-") + suffix
     earlier = _stack_of(args.resume) if args.resume else ""
     return replace(request, stack=earlier or stack, is_ephemeral=True)
@@ -77,11 +77,11 @@ def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
 
 def _request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     """Return a request without a stack name. Raises ConfigError."""
-    key = take_api_key(draft, args.api_key)
+    key = read_api_key_flag(draft, args.api_key)
     checked = checked_trials(
         draft.parse(), cluster_problems, source=draft.source, names=draft.names
     )
-    given = secrets_from(checked.config, os.environ)
+    values = secrets_from(checked.config, os.environ)
     return StackRequest(
         stack="",
         config=checked.config,
@@ -89,7 +89,7 @@ def _request(draft: Draft, args: argparse.Namespace) -> StackRequest:
         kubeconfig=args.kubeconfig,
         context=args.context,
         generation=_generation(args),
-        secrets=given if key is None else given | {TARGET_KEY: key},
+        secrets=values if key is None else values | {TARGET_KEY: key},
     )
 
 

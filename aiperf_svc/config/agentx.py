@@ -38,7 +38,8 @@ FIXED: tuple[tuple[str, Any], ...] = (
     ("workers.max", 1),
     ("random_seed", 42),
 )
-"""Keys of a run by the rules. One worker, since only it knows that no request is in flight."""
+"""Values that the rules fix. There is one worker, because several workers do not know whether any
+request of the whole load is in flight."""
 UNTOUCHED: tuple[tuple[str, Any], ...] = (
     ("dataset.delay_factor", 1.0),
     ("dataset.max_delay", None),
@@ -53,7 +54,7 @@ _ENDS = ("load.requests", "load.duration", "load.min_duration")
 _UNCHECKED_KEYS = ("workers.max", *_ENDS)
 """Keys that the scenario sets but does not check like the others."""
 _FAST_WARMUP = 1
-"""Number of warmup requests in the fast mode; it conforms like the usual number."""
+"""Number of warmup requests in the fast mode. It conforms to the rules as well."""
 
 
 def with_agentx(data: Mapping[str, Any]) -> Json:

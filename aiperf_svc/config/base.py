@@ -24,7 +24,7 @@ class Model(BaseModel):
         return bool(getattr(self, name) != field.get_default(call_default_factory=True))
 
     def _first_set(self, *names: str) -> str:
-        """Return the first of these keys that differs from its default; empty without one."""
+        """Return the first of these keys that differs from its default; empty if none does."""
         return next(filter(self._is_set, names), "")
 
 

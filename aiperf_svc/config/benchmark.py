@@ -73,13 +73,13 @@ class Workers(Model):
             raise ValueError(f"{{max}} {self.max} is below {{min}} {self.min}")
         if self.sizing == "load" and self.expected_chunks is None:
             raise ValueError("{sizing} load needs {expected_chunks}, of all streams together")
-        given = self.expected_chunks is not None or self.expected_requests is not None
-        if self.sizing == "formula" and given:
+        has_expected_load = self.expected_chunks is not None or self.expected_requests is not None
+        if self.sizing == "formula" and has_expected_load:
             raise ValueError("{expected_requests} and {expected_chunks} need {sizing}: load")
         return self
 
 
-LEAST_TURNS = 2
+MIN_TURNS = 2
 """Minimum mean number of turns for which the time of each turn matters."""
 SEEDS = 2**63
 """Number of seeds."""
@@ -311,7 +311,7 @@ class BenchmarkConfig(Model):
         has_conversations = kind in (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
         may_have_turns = has_conversations or kind is DatasetKind.MOONCAKE_TRACE
         if kind is DatasetKind.SYNTHETIC:
-            may_have_turns = self.dataset.turns.number.mean >= LEAST_TURNS
+            may_have_turns = self.dataset.turns.number.mean >= MIN_TURNS
         if self.dataset.history == "recorded" and not has_conversations:
             raise ValueError(
                 f"{{dataset.history}} recorded needs the responses of a file: {{dataset.kind}} "
@@ -320,7 +320,7 @@ class BenchmarkConfig(Model):
         if self.load.user_centric is not None and not may_have_turns:
             raise ValueError(
                 "{load.user_centric.rate} needs conversations: a {dataset.turns.number.mean} of "
-                f"{LEAST_TURNS} or more, or {{dataset.kind}} multi_turn, sharegpt or "
+                f"{MIN_TURNS} or more, or {{dataset.kind}} multi_turn, sharegpt or "
                 "mooncake_trace; for single requests use {load.request_rate}"
             )
         if has_conversations and not self.endpoint.type.has(Feature.CONVERSATION):

@@ -19,7 +19,7 @@ from aiperf_svc.config.units import (
     SizeBytes,
     format_duration,
 )
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 
 POD_NAMES = (
     "control",
@@ -56,9 +56,9 @@ _NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
 _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 
 
-def check_own(given: dict[str, str], key: str, own: tuple[str, ...]) -> None:
+def check_own(entries: dict[str, str], key: str, own: tuple[str, ...]) -> None:
     """Raise ValueError for a key that Kubernetes refuses or that this tool uses."""
-    for name in given:
+    for name in entries:
         if not _KEY.fullmatch(name):
             raise ValueError(f"{key}: {name!r} is not a key; expected NAME or DOMAIN/NAME")
         if any(name == each or (each.endswith("/") and name.startswith(each)) for each in own):

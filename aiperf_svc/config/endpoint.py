@@ -198,8 +198,8 @@ class Endpoint(Hooks):
     @property
     def own_session_headers(self) -> tuple[str, ...]:
         """Session headers, without those that `headers` sets or a response issues."""
-        given = {name.lower() for name in (*self.headers, self.session_response_header or "")}
-        return tuple(name for name in self.session_headers if name.lower() not in given)
+        reserved = {name.lower() for name in (*self.headers, self.session_response_header or "")}
+        return tuple(name for name in self.session_headers if name.lower() not in reserved)
 
     @model_validator(mode="after")
     def _session_ids_fit(self) -> Self:

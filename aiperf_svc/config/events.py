@@ -29,7 +29,7 @@ POOL_KINDS: tuple[Kind, ...] = ("delete-pod", "evict", "drain", "kill", "stall",
 """Kinds that a pool of a release supports."""
 SIGNALS: tuple[Kind, ...] = ("kill", "stall")
 """Kinds that send a signal to a process of a pod."""
-LEAST_BEFORE_NS = 10 * SECOND_NS
+MIN_BASELINE_NS = 10 * SECOND_NS
 """Minimum undisturbed time before an event, which is the baseline of its effects."""
 
 
@@ -154,10 +154,10 @@ def schedule_problem(events: tuple[Event, ...], load: Load) -> str:
         name = f"{{events}}: number {number + 1} ({event.do} at {format_duration(event.at)})"
         if end is not None and event.end >= end:
             return f"{name} ends after the load, which ends at {format_duration(end)}"
-        if event.at < free_from + LEAST_BEFORE_NS:
+        if event.at < free_from + MIN_BASELINE_NS:
             before = "the start of the load or of the ramp" if not number else "the event before"
             return (
-                f"{name} is less than {format_duration(LEAST_BEFORE_NS)} after the end of {before} "
+                f"{name} is less than {format_duration(MIN_BASELINE_NS)} after the end of {before} "
                 f"({format_duration(free_from)}); it is compared with the time before it"
             )
         free_from = event.end

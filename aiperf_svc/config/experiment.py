@@ -20,7 +20,7 @@ from aiperf_svc.domain.json_objects import Parameters
 
 CURVE = "mlperf-endpoints"
 """Preset with the trials of a curve."""
-MOST_TRIALS = 10_000
+MAX_TRIALS = 10_000
 """Maximum number of trials of an experiment, repetitions included."""
 
 
@@ -52,7 +52,7 @@ Axes = Annotated[tuple[dict[str, tuple[Any, ...]], ...], BeforeValidator(_axes)]
 """Keys, each with its values."""
 
 
-MOST_AT_ONCE = 100
+MAX_PARALLEL_STACKS = 100
 """Maximum number of shapes that run at the same time in separate stacks. Each needs processes on
 the machine of the command."""
 
@@ -62,8 +62,8 @@ def _parallel(value: Any) -> Any:
     is_whole = is_whole or (isinstance(value, float) and value.is_integer())
     number = int(value) if is_whole else value
     is_number = isinstance(number, int) and not isinstance(number, bool)
-    if number != "auto" and not (is_number and 1 <= number <= MOST_TRIALS):
-        raise ValueError(f"expected a number from 1 to {MOST_TRIALS}, or auto")
+    if number != "auto" and not (is_number and 1 <= number <= MAX_TRIALS):
+        raise ValueError(f"expected a number from 1 to {MAX_TRIALS}, or auto")
     return number
 
 
@@ -192,8 +192,8 @@ class Experiment(Model):
             if self.max_concurrency is not None:
                 raise ValueError(f"{{max_concurrency}} needs {{preset}} {CURVE}")
             return self
-        if given := self._first_set("zip", "explicit", "search", "scenario"):
-            raise ValueError(f"{{preset}} {self.preset} has its own trials; leave out {{{given}}}")
+        if other := self._first_set("zip", "explicit", "search", "scenario"):
+            raise ValueError(f"{{preset}} {self.preset} has its own trials; leave out {{{other}}}")
         return self
 
     @model_validator(mode="after")
@@ -238,16 +238,20 @@ class Experiment(Model):
                 "{blocks.uptime}: a trial that is run again begins at another uptime; leave out "
                 "{retries}"
             )
-        if self.size > MOST_TRIALS:
-            raise ValueError(f"{self.size:,} trials; expected at most {MOST_TRIALS:,}")
+        if self.size > MAX_TRIALS:
+            raise ValueError(f"{self.size:,} trials; expected at most {MAX_TRIALS:,}")
         return self
 
     @model_validator(mode="after")
     def _fits_the_command(self) -> Self:
-        if self.fan_out == "stacks" and self.parallel != "auto" and self.parallel > MOST_AT_ONCE:
+        if (
+            self.fan_out == "stacks"
+            and self.parallel != "auto"
+            and self.parallel > MAX_PARALLEL_STACKS
+        ):
             raise ValueError(
                 f"{{parallel}}: {self.parallel} stacks at the same time; expected at most "
-                f"{MOST_AT_ONCE}, or {{fan_out}}: jobs"
+                f"{MAX_PARALLEL_STACKS}, or {{fan_out}}: jobs"
             )
         return self
 
@@ -263,9 +267,9 @@ class Experiment(Model):
             raise ValueError(f"{{zip}} needs lists of equal length: {listed}")
         permutations = math.prod(len(v) for axis in self.product for v in axis.values())
         permutations += next(iter(lengths.values()), 0) + len(self.explicit)
-        if permutations * self.repetitions > MOST_TRIALS:
+        if permutations * self.repetitions > MAX_TRIALS:
             raise ValueError(
-                f"{permutations * self.repetitions:,} trials; expected at most {MOST_TRIALS:,}"
+                f"{permutations * self.repetitions:,} trials; expected at most {MAX_TRIALS:,}"
             )
         return self
 

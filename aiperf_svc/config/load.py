@@ -111,8 +111,8 @@ class Load(Model):
             )
         for name, length in (("duration", self.duration), ("min_duration", self.min_duration)):
             if length and self.ramp > length:
-                ramp, given = format_duration(self.ramp), format_duration(length)
-                raise ValueError(f"{{ramp}} {ramp} is longer than {{{name}}} {given}")
+                ramp, limit = format_duration(self.ramp), format_duration(length)
+                raise ValueError(f"{{ramp}} {ramp} is longer than {{{name}}} {limit}")
         return self
 
     @model_validator(mode="after")
@@ -127,18 +127,18 @@ class Load(Model):
     @model_validator(mode="after")
     def _has_one_schedule(self) -> Self:
         """Refuse two keys that both define when requests are sent."""
-        given = self._first_set(*_SCHEDULES)
-        if not given:
+        schedule = self._first_set(*_SCHEDULES)
+        if not schedule:
             return self
         others = ["request_rate", *_SCHEDULES, "bursts", "ramp"]
-        if given == "bursts":
+        if schedule == "bursts":
             others.remove("request_rate")
-        if given in ("fixed_schedule", "user_centric"):
+        if schedule in ("fixed_schedule", "user_centric"):
             others.append("arrival")
-        if name := self._first_set(*(each for each in others if each != given)):
+        if name := self._first_set(*(each for each in others if each != schedule)):
             raise ValueError(
-                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(given, given)}}} both define when "
-                "requests are sent; set one of them"
+                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(schedule, schedule)}}} both "
+                "define when requests are sent; set one of them"
             )
         return self
 
@@ -158,8 +158,8 @@ class Load(Model):
     @model_validator(mode="after")
     def _schedule_fits(self) -> Self:
         if not self.fixed_schedule:
-            if given := self._first_set(*SCHEDULE_PARTS):
-                raise ValueError(f"{{{given}}} needs {{fixed_schedule}}")
+            if key := self._first_set(*SCHEDULE_PARTS):
+                raise ValueError(f"{{{key}}} needs {{fixed_schedule}}")
             return self
         start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
         if start is not None and self.fixed_schedule_auto_offset:
@@ -198,12 +198,12 @@ class Load(Model):
             )
         follows = self.fixed_schedule or self.user_centric is not None
         if follows and warmup.request_rate is None:
-            given = "fixed_schedule" if self.fixed_schedule else "user_centric.rate"
+            source = "fixed_schedule" if self.fixed_schedule else "user_centric.rate"
             for name, text in (("ramp", "ramp"), ("arrival", "arrival.pattern")):
                 if getattr(warmup, name):
                     raise ValueError(
                         f"{{warmup.{text}}} needs {{warmup.request_rate}}: without one the warmup "
-                        f"follows {{{given}}} too"
+                        f"follows {{{source}}} too"
                     )
         slots = warmup.prefill_concurrency or self.prefill_concurrency
         users = warmup.concurrency or self.concurrency
@@ -322,32 +322,32 @@ SCHEDULE_PARTS = (
 )
 
 
-def load_words(load: Load, *, with_pattern: bool = False) -> list[str]:
+def describe_load(load: Load, *, with_pattern: bool = False) -> list[str]:
     """Describe how requests are sent, without the end of the load; with the arrival pattern if it
     applies."""
     pattern = f" ({load.arrival.pattern})" if with_pattern else ""
-    words = []
+    parts = []
     if load.request_rate is not None:
-        words.append(f"{significant(load.request_rate, 6)} requests/s{pattern}")
+        parts.append(f"{significant(load.request_rate, 6)} requests/s{pattern}")
     if load.rate_points:
-        words.append(_changing_rate(load) + pattern)
+        parts.append(_changing_rate(load) + pattern)
     if load.bursts is not None:
-        words.append(_bursts(load) + (pattern if load.request_rate is None else ""))
+        parts.append(_bursts(load) + (pattern if load.request_rate is None else ""))
     if load.user_centric is not None:
-        of = load.user_centric
-        words.append(f"{of.rate:g} requests/s of {of.users:,} users, each by its own clock")
+        users = load.user_centric
+        parts.append(f"{users.rate:g} requests/s of {users.users:,} users, each by its own clock")
     if load.fixed_schedule:
-        words.append(_schedule(load))
+        parts.append(_schedule(load))
     if load.concurrency is not None:
-        words.append(f"{load.concurrency:,} concurrent")
+        parts.append(f"{load.concurrency:,} concurrent")
     if load.prefill_concurrency is not None:
-        words.append(f"{load.prefill_concurrency:,} in prefill")
+        parts.append(f"{load.prefill_concurrency:,} in prefill")
     if load.cancellation is not None and load.cancellation.rate:
         after = format_duration(load.cancellation.delay)
-        words.append(
+        parts.append(
             f"{format_share(load.cancellation.rate)} of the clients disconnect after {after}"
         )
-    return words
+    return parts
 
 
 def _changing_rate(load: Load) -> str:
@@ -366,8 +366,8 @@ def _bursts(load: Load) -> str:
 
 def _schedule(load: Load) -> str:
     start, end = load.fixed_schedule_start_offset, load.fixed_schedule_end_offset
-    words = ["the trace's own times"]
-    words += [f"from {format_duration(start)}"] if start is not None else []
-    words += [f"to {format_duration(end)}"] if end is not None else []
-    words += [f"at {load.replay_speedup:g} times its speed"] if load.replay_speedup != 1 else []
-    return " ".join(words)
+    parts = ["the trace's own times"]
+    parts += [f"from {format_duration(start)}"] if start is not None else []
+    parts += [f"to {format_duration(end)}"] if end is not None else []
+    parts += [f"at {load.replay_speedup:g} times its speed"] if load.replay_speedup != 1 else []
+    return " ".join(parts)

@@ -22,7 +22,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import did_you_mean, nearest
+from aiperf_svc.domain.name_suggestions import did_you_mean, nearest
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 

@@ -14,10 +14,10 @@ from aiperf_svc.config.units import (
     format_share,
 )
 
-MOST_RATE = 1_000_000
+MAX_RATE = 1_000_000
 """Maximum rate in requests per second. Due requests wait in memory until they are sent, so a
 mistyped rate would fill the memory."""
-Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
+Rate = Annotated[float, Field(gt=0, le=MAX_RATE)]
 _NEVER_S = 4e9
 """Time that is later than any due time, within 64 bits of nanoseconds."""
 
@@ -119,7 +119,7 @@ class SteadyState(Model):
 class Stage(Model):
     """A time with one rate."""
 
-    rate: Annotated[float, Field(ge=0, le=MOST_RATE)]
+    rate: Annotated[float, Field(ge=0, le=MAX_RATE)]
     duration: PositiveDurationNs
 
 
@@ -127,7 +127,7 @@ class RatePoint(Model):
     """A point of a rate that changes."""
 
     at: DurationNs
-    rate: Annotated[float, Field(ge=0, le=MOST_RATE)]
+    rate: Annotated[float, Field(ge=0, le=MAX_RATE)]
 
 
 class Bursts(Model):

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.name_suggestions import nearest
 
 
 @cache

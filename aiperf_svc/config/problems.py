@@ -10,12 +10,12 @@ from pydantic_core import ErrorDetails
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.names import keys_at, keys_named, nearest_key, type_at
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 
 _KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
-_MOST_PLACES = 3
+_MAX_ALTERNATIVES = 3
 """Maximum alternative places of a key in a message."""
-_MOST_KEYS = 20
+_MAX_KEYS = 20
 """Maximum keys that an error lists."""
 _USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
 """Name and password in a URL."""
@@ -240,15 +240,15 @@ def _unknown_key(path: Sequence[str], value: object, root: type[BaseModel]) -> s
     close = nearest_key(path, root)
     if close == path[-1].replace("-", "_") and len(path) > 1:
         # Name the place where it was written, and other places that have such a key.
-        places = [f"{close} (beside {path[0]})", *keys_named(close, root)[1:_MOST_PLACES]]
+        places = [f"{close} (beside {path[0]})", *keys_named(close, root)[1:_MAX_ALTERNATIVES]]
         hint = f"; did you mean {_alternatives(places)}?"
     elif close:
         hint = f"; did you mean {close}?"
     else:
         valid = keys_at(path[:-1], root)
-        more = len(valid) - _MOST_KEYS
+        more = len(valid) - _MAX_KEYS
         if more > 0:
-            valid = (*valid[:_MOST_KEYS], f"one of {more} others")
+            valid = (*valid[:_MAX_KEYS], f"one of {more} others")
         hint = f"; expected {_alternatives(valid)}" if valid else ""
     return f"unknown key (value {_shown(value)}){hint}"
 

@@ -66,7 +66,7 @@ class Length(Model):
         return low * _normal_cdf(begin) + (self.max or 0) * _normal_cdf(-end) + within
 
     @property
-    def largest_deviation(self) -> float:
+    def max_deviation(self) -> float:
         """An upper bound of the standard deviation of what is drawn: limits only lower it."""
         width = (self.max or math.inf) - (self.min or 1)
         if self.distribution == "uniform":
@@ -186,7 +186,7 @@ class Images(Model):
     sampling: Sampling = "random"
     """Order in which files of the folder are chosen."""
 
-    _one = model_validator(mode="before")(_one_if_described)
+    _default_number = model_validator(mode="before")(_one_if_described)
 
     @property
     def is_scaled(self) -> bool:
@@ -244,7 +244,7 @@ class Sounds(Model):
     sampling: Sampling = "random"
     """Order in which files of the folder are chosen."""
 
-    _one = model_validator(mode="before")(_one_if_described)
+    _default_number = model_validator(mode="before")(_one_if_described)
 
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:

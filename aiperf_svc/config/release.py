@@ -37,9 +37,9 @@ class ReleaseSource(Model):
 
     @model_validator(mode="after")
     def _has_one_origin(self) -> Self:
-        given = [name for name in ("chart", "manifests", "object") if getattr(self, name)]
-        if len(given) != 1:
-            found = " and ".join(given) or "none of them"
+        origins = [name for name in ("chart", "manifests", "object") if getattr(self, name)]
+        if len(origins) != 1:
+            found = " and ".join(origins) or "none of them"
             raise ValueError(
                 f"expected one of {{chart}}, {{manifests}} and {{object}}, not {found}"
             )

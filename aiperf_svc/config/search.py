@@ -12,7 +12,7 @@ from aiperf_svc.config.units import Share, parse_share
 _GOODPUT = re.compile(r"goodput\s*>=\s*(\S+)")
 _LIMIT = re.compile(r"([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(\S+)")
 Above0 = Annotated[int | float, Field(gt=0)]
-MOST_POINTS = 14
+MAX_POINTS = 14
 """Maximum number of values that a search tries."""
 SLO = "slo"
 """Value of `holds`: a load holds if the objectives of `slo` hold."""
@@ -98,7 +98,7 @@ class Search(Model):
         return {self.parameter: Span.model_validate({"from": self.start, "to": self.end})}
 
     @property
-    def most_longer(self) -> int:
+    def max_longer_trials(self) -> int:
         """Maximum number of longer trials: those that confirm both ends, as many again for a
         bracket that moves, and some for values that shorter trials leave undecided."""
         return 0 if self.maximize is not None else 4 * self.confirm + 6

@@ -29,7 +29,7 @@ _SECRET_WORDS = _words(
 )
 """Words that make a name secret if they are its last word."""
 _SECRET_ENDINGS = ("authorization", "passwd", "password", "passphrase", "secret")
-"""The same for endings of a last word without a separator, such as `pgpassword`."""
+"""Endings that make a name secret even without a separator before them, such as `pgpassword`."""
 _SECRET_OWNERS = _words(
     "access account admin api auth client db function functions master private secret service "
     "session signing subscription user"

@@ -52,7 +52,7 @@ class TargetVolume(Model):
         return self
 
 
-OF_A_POD = (
+POD_KEYS = (
     "image", "command", "args", "port", "replicas", "env", "secret_env", "gpu", "cpu", "cpu_limit",
     "memory", "storage", "shared_memory", "ready_path", "run_as_root", "writable", "placement",
     "volumes",
@@ -151,7 +151,7 @@ class Target(Release):
                 if self._is_set(name):
                     raise ValueError(f"{{{field.alias or name}}} needs {{kind}} release")
             return
-        if name := self._first_set(*OF_A_POD):
+        if name := self._first_set(*POD_KEYS):
             raise ValueError(f"{{{name}}}: the objects of {{kind}} release have it; leave it out")
         if not self.sources or self.url is None:
             raise ValueError("{kind} release needs {from} and {url}")

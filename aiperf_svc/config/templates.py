@@ -3,10 +3,11 @@
 The library's sandbox denies templates access to files and processes, but it does not prevent
 endless loops or `'a' * 9_000_000_000`. Here each template has limits of CPU time and memory:
 
-- Time is checked in each step of a loop and at each call. Between two checks lies one operation
-  on values, whose size the memory limit bounds. Operators that it does not bound have own limits.
-- Memory is bounded by the kernel: while a template is compiled or rendered, the process may only
-  use so much more. Compiling already evaluates the constant parts of a template.
+- Time is checked in each step of a loop and at each call. Only one operation runs between two
+  checks, and the memory limit bounds the size of its operands. Operators that this does not bound
+  have limits of their own.
+- Memory is bounded by the kernel: while a template is compiled or rendered, the process may
+  allocate only `MAX_BYTES` more. Compiling already evaluates the constant parts of a template.
 """
 
 import os
@@ -22,14 +23,14 @@ from aiperf_svc.domain.number_text import size_text
 if TYPE_CHECKING:
     import jinja2
 
-MOST_S = 3.0
+MAX_S = 3.0
 """Maximum CPU time to render one prompt. Real templates take milliseconds, or a second with the
 largest pictures."""
-MOST_BYTES = 2**30
+MAX_BYTES = 2**30
 """Maximum additional memory of the process: several copies of the largest prompt."""
-MOST_BITS = 4096
+MAX_BITS = 4096
 """Maximum length of the result of a product or a power."""
-MOST_PARTS = 100_000
+MAX_PARTS = 100_000
 """Maximum parts of the filter `slice`; equals the sandbox's limit of `range`."""
 _CHECK_EVERY = 256
 
@@ -51,8 +52,8 @@ def _sandbox_class() -> "type[jinja2.Environment]":
     slices: Callable[..., Any] = FILTERS["slice"]
 
     def limited_slice(value: Any, parts: int, fill_with: Any = None) -> Any:
-        if parts > MOST_PARTS:
-            raise TooCostly(f"slice({parts}): expected at most {MOST_PARTS:,} parts")
+        if parts > MAX_PARTS:
+            raise TooCostly(f"slice({parts}): expected at most {MAX_PARTS:,} parts")
         return slices(value, parts, fill_with)
 
     class Sandbox(ImmutableSandboxedEnvironment):
@@ -81,8 +82,8 @@ def _sandbox_class() -> "type[jinja2.Environment]":
             if isinstance(left, int) and isinstance(right, int):
                 size = abs(right) if operator == "**" else 1
                 bits = left.bit_length() * size if operator == "**" else 0
-                if max(bits, left.bit_length() + right.bit_length()) > MOST_BITS:
-                    raise TooCostly(f"a {operator} with a result of over {MOST_BITS:,} bits")
+                if max(bits, left.bit_length() + right.bit_length()) > MAX_BITS:
+                    raise TooCostly(f"a {operator} with a result of over {MAX_BITS:,} bits")
             return super().call_binop(context, operator, left, right)
 
     return Sandbox
@@ -99,12 +100,12 @@ def within_limits(work: Callable[[], T]) -> T:
     too much memory."""
     global _deadline_s
     with _one_at_a_time, _memory_limit():
-        _deadline_s = thread_time() + MOST_S
+        _deadline_s = thread_time() + MAX_S
         try:
             return work()
         except MemoryError:
             raise TooCostly(
-                f"takes over {size_text(MOST_BYTES)} of memory for one prompt; "
+                f"takes over {size_text(MAX_BYTES)} of memory for one prompt; "
                 "make its texts and lists shorter"
             ) from None
         except RecursionError:
@@ -120,7 +121,7 @@ _deadline_s = 0.0
 def _check_time() -> None:
     if thread_time() > _deadline_s:
         raise TooCostly(
-            f"takes over {MOST_S:g} s of CPU time for one prompt; make its loops shorter"
+            f"takes over {MAX_S:g} s of CPU time for one prompt; make its loops shorter"
         )
 
 
@@ -142,14 +143,14 @@ def _memory_limit() -> Iterator[None]:
         pages = int(os.read(statm, 100).split()[0])
         os.close(statm)
     except (ImportError, OSError):
-        yield  # A system without these; among the supported ones only macOS.
+        yield  # macOS has neither.
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = pages * os.sysconf("SC_PAGESIZE") + MOST_BYTES
-    if any(each != resource.RLIM_INFINITY and each < most for each in (soft, hard)):
+    max_bytes = pages * os.sysconf("SC_PAGESIZE") + MAX_BYTES
+    if any(each != resource.RLIM_INFINITY and each < max_bytes for each in (soft, hard)):
         yield
         return
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (max_bytes, hard))
     try:
         yield
     finally:

@@ -23,8 +23,8 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|min|s|m|h|d)")
 
 
 def parse_duration_ns(value: Any) -> int:
-    """Return the nanoseconds of `90`, `1.5`, `"250ms"`, `"5m"`, `"1h30m"`. Raises ValueError that
-    says what is expected."""
+    """Return the nanoseconds of `90`, `1.5`, `"250ms"`, `"5m"`, `"1h30m"`. Raises ValueError with
+    the expected form."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError('expected a duration such as "250ms", "30s" or "5m"')
     if isinstance(value, str):
@@ -72,8 +72,7 @@ def format_duration(value_ns: int) -> str:
 
 
 def parse_size(value: Any) -> int:
-    """Return the bytes of `1024`, `"2Gi"`, `"500MB"`. Raises ValueError that says what is
-    expected."""
+    """Return the bytes of `1024`, `"2Gi"`, `"500MB"`. Raises ValueError with the expected form."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
@@ -91,8 +90,8 @@ def format_size(value: int) -> str:
 
 
 def parse_bit_rate(value: Any) -> int:
-    """Return the bits per second of `1000000`, `"500M"`, `"9Gbit/s"`. Raises ValueError that says
-    what is expected."""
+    """Return the bits per second of `1000000`, `"500M"`, `"9Gbit/s"`. Raises ValueError with the
+    expected form."""
     match = _BIT_RATE.fullmatch(str(value)) if not isinstance(value, bool) else None
     if match is None:
         raise ValueError('expected a bit rate such as "500M" or "9Gbit/s"')
@@ -108,8 +107,7 @@ def format_bit_rate(value: int) -> str:
 
 
 def parse_cpu_millis(value: Any) -> int:
-    """Return the millicores of `2`, `0.5`, `"500m"`. Raises ValueError that says what is
-    expected."""
+    """Return the millicores of `2`, `0.5`, `"500m"`. Raises ValueError with the expected form."""
     match = _QUANTITY.fullmatch(str(value)) if not isinstance(value, bool) else None
     if match is None or match[2] not in ("", "m"):
         raise ValueError('expected CPUs such as 2, 0.5 or "500m"')
@@ -122,8 +120,8 @@ def format_cpu(value_millis: int) -> str:
 
 
 def parse_share(value: Any) -> float:
-    """Return `"1%"` or `0.01` as a share of 1. Raises ValueError that says what is expected. A
-    plain number of 1 or more is refused, because it may be meant in per cent."""
+    """Return `"1%"` or `0.01` as a share of 1. Raises ValueError with the expected form. A plain
+    number of 1 or more is refused, because it may be meant in per cent."""
     expected = 'expected a share such as "1%" or 0.01, from 0% to 100%'
     text = str(value).strip()
     is_percent = text.endswith("%")

@@ -41,8 +41,8 @@ def is_loopback(host: str) -> bool:
 
 
 def url_problem(url: str, *, remedy: str, of_query: str = "") -> str:
-    """Return the problem of a server's base URL; empty if there is none. `remedy` says what to do
-    with a key in the URL, `of_query` with a query."""
+    """Return the problem of a server's base URL; empty if there is none. `remedy` is the advice for
+    a key in the URL, `of_query` the advice for a query."""
     if not _VISIBLE.fullmatch(url):
         return f"{url!r}: expected no spaces and ASCII only (%20 in a path, xn-- in a host's name)"
     try:

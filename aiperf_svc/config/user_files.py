@@ -24,7 +24,7 @@ SMALL_FILE = 2**20
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file. Raises OSError, also if it is not a regular file."""
+    """Open a regular file. Raises OSError if it cannot be opened or is not a regular file."""
     # Checked before opening, which may block until a writer comes, and again afterwards, when the
     # file can no longer be replaced.
     _check(path, path.stat().st_mode)
@@ -37,22 +37,22 @@ def open_file(path: Path) -> BufferedReader:
     return file
 
 
-def read_file(path: Path, most_bytes: int) -> bytes:
-    """Read a regular file of at most `most_bytes`. Raises OSError, also for a larger file."""
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file. Raises OSError if it cannot be read or exceeds `max_bytes`."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         # Some system files report no size, and a file may grow meanwhile.
-        content = file.read(most_bytes + 1) if size <= most_bytes else b""
-    if size > most_bytes or len(content) > most_bytes:
-        text = f"over {most_bytes / 2**20:g} MiB, the most that is read"
+        content = file.read(max_bytes + 1) if size <= max_bytes else b""
+    if size > max_bytes or len(content) > max_bytes:
+        text = f"over {max_bytes / 2**20:g} MiB, the most that is read"
         raise OSError(errno.EFBIG, text, str(path))
     return content
 
 
-def read_text_file(path: Path, most_bytes: int, *, encoding: str = "utf-8") -> str:
-    """Read a regular file of at most `most_bytes` as text. Raises OSError like `read_file`, and
+def read_text_file(path: Path, max_bytes: int, *, encoding: str = "utf-8") -> str:
+    """Read a regular file of at most `max_bytes` as text. Raises OSError like `read_file`, and
     UnicodeDecodeError."""
-    return read_file(path, most_bytes).decode(encoding).replace("\r\n", "\n")
+    return read_file(path, max_bytes).decode(encoding).replace("\r\n", "\n")
 
 
 def _check(path: Path, mode: int) -> None:

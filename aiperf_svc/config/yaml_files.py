@@ -23,13 +23,13 @@ _ONE_LINE = 2**31 - 1
 """A width that no text reaches: libyaml's maximum."""
 
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 """Size limit of a file: a hundred times the longest real config."""
-MOST_LEVELS = 100
+MAX_LEVELS = 100
 """Maximum nesting of lists and mappings: configs have about ten levels."""
-LONGEST_NUMBER = 1000
+MAX_NUMBER_LENGTH = 1000
 """Maximum characters of a number. Reading `1:30:00` and the like takes quadratic time."""
-MOST_REPEATED = 100_000
+MAX_ALIASED_VALUES = 100_000
 """Maximum number of values that all aliases of a text expand to."""
 
 
@@ -51,7 +51,7 @@ class _Documents(_Safe):  # type: ignore[misc]
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
-            if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
+            if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER_LENGTH:
                 raise ValueError(f"a number of {len(node.value):,} characters")
             return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
@@ -79,14 +79,13 @@ class _Loader(_Documents):
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse the user's YAML or JSON. Raises yaml.YAMLError, also for a text that is too large."""
+    """Parse the user's YAML or JSON. Raises yaml.YAMLError if it is invalid or too large."""
     _check_size(text)
     return yaml.load(text, _Loader)
 
 
 def parse_documents(text: str) -> list[Any]:
-    """Parse all documents of a foreign text. Raises yaml.YAMLError, also for a text that is too
-    large."""
+    """Parse all documents of a text. Raises yaml.YAMLError if it is invalid or too large."""
     _check_size(text)
     return list(yaml.load_all(text, _Documents))
 
@@ -104,8 +103,8 @@ def _check_size(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             opened.append((anchor, values))
             values += 1
-            if len(opened) > MOST_LEVELS:
-                problem = f"nested more than {MOST_LEVELS} levels deep; use fewer levels"
+            if len(opened) > MAX_LEVELS:
+                problem = f"nested more than {MAX_LEVELS} levels deep; use fewer levels"
                 raise _Refused(problem=problem, problem_mark=mark)
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()
@@ -122,16 +121,18 @@ def _check_size(text: str) -> None:
             size = sizes.get(anchor, 0)
             values += size
             repeated += size
-            if repeated > MOST_REPEATED:
-                problem = f"the aliases up to *{anchor} stand for over {MOST_REPEATED:,} values; "
-                problem += "repeat fewer"
+            if repeated > MAX_ALIASED_VALUES:
+                problem = (
+                    f"the aliases up to *{anchor} stand for over {MAX_ALIASED_VALUES:,} values"
+                )
+                problem += "; repeat fewer"
                 raise _Refused(problem=problem, problem_mark=mark)
 
 
 def read_yaml(path: Path) -> Any:
     """Read a YAML or JSON file. Raises ConfigError with file and line."""
     try:
-        text = read_text_file(path, MOST_BYTES)
+        text = read_text_file(path, MAX_BYTES)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file") from error
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
 """JSON and YAML objects whose keys are defined elsewhere: by an API, a server or a user.
 
-Data that this program both writes and reads has a type of its own.
+Data that this program both writes and reads has a separate type.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 """A JSON object of a foreign format, or a config that has not been validated."""
 Parameters = dict[str, Any]
 """Dotted config keys and their values as the user writes them; None means the key's default."""
-LONGEST_VALUE = 40
+MAX_VALUE_LENGTH = 40
 """Longest shown value of a parameter, in characters."""
 
 
@@ -42,8 +42,8 @@ def whole_text(value: object) -> str:
 def value_text(value: object) -> str:
     """Return a parameter's value on one line. Cut a long value in its middle, because values such
     as images and paths differ at their ends."""
-    shown, half = one_line(whole_text(value)), LONGEST_VALUE // 2
-    return shown if len(shown) <= LONGEST_VALUE else f"{shown[:half]}{CUT} {shown[-half:]}"
+    shown, half = one_line(whole_text(value)), MAX_VALUE_LENGTH // 2
+    return shown if len(shown) <= MAX_VALUE_LENGTH else f"{shown[:half]}{CUT} {shown[-half:]}"
 
 
 def parameters_text(parameters: Parameters) -> str:

@@ -217,8 +217,8 @@ def usage_total_tokens(columns: Columns) -> Floats:
 
 
 def read_from_cache(columns: Columns) -> Floats:
-    """Prompt tokens that the server read from a cache; undefined unless it reports both them and
-    its prompt tokens, and no more of the former."""
+    """Prompt tokens that the server read from a cache. Undefined if the server does not report them
+    or its prompt tokens, or reports more cached tokens than prompt tokens."""
     values = count_of("cached_tokens")(columns)
     prompt = columns["usage_prompt_tokens"]
     values[(prompt < 0) | (values > prompt)] = nan

@@ -239,12 +239,12 @@ class Account(Tally):
 def max_overlap(arrivals: list[int], ends: list[int]) -> int:
     """Return the maximum number of intervals that are open at the same time. Both lists are sorted.
     An end at the time of an arrival comes first."""
-    most = open_now = 0
+    max_open = open_now = 0
     position, count = 0, len(ends)
     for arrival in arrivals:
         while position < count and ends[position] <= arrival:
             position += 1
             open_now -= 1
         open_now += 1
-        most = max(most, open_now)
-    return most
+        max_open = max(max_open, open_now)
+    return max_open

@@ -105,10 +105,10 @@ class MockServerConfig:
 
     def __post_init__(self) -> None:
         """Check every value, alone and in combination."""
-        for name, least, most in _RANGES:
+        for name, minimum, maximum in _RANGES:
             value = getattr(self, name)
-            if not least <= value <= most:
-                raise _refusal(name, value, f"expected a number from {least} to {most}")
+            if not minimum <= value <= maximum:
+                raise _refusal(name, value, f"expected a number from {minimum} to {maximum}")
         for name in ("ttft", "itl"):
             _checked(name, getattr(self, name), parse_delay)
         for name in ("slow_start", "respawn", "freeze_at", "freeze_for", "keepalive_timeout"):
@@ -145,7 +145,7 @@ class MockServerConfig:
                 f"expected at most {65_536 - self.port} from --port {self.port}",
             )
         if self.tls_key and not self.tls_cert:
-            raise _refusal("tls_key", self.tls_key, "expected --tls-cert beside it")
+            raise _refusal("tls_key", self.tls_key, "expected --tls-cert too")
         for name in ("tls_cert", "tls_key"):
             path = getattr(self, name)
             if path and not Path(path).is_file():

@@ -59,10 +59,10 @@ class Controls:
             return self._replies.error(route.head, 409, text)
         query = {name: value for name, _, value in
                  (part.partition("=") for part in route.head.query.split("&"))}  # fmt: skip
-        given = [query.get(name, "") for name in ("latency_ns", "for_ns")]
-        if not all(value.isdecimal() and len(value) < 19 for value in given):
+        numbers = [query.get(name, "") for name in ("latency_ns", "for_ns")]
+        if not all(value.isdecimal() and len(value) < 19 for value in numbers):
             return self._replies.error(route.head, 400, "expected ?latency_ns=N&for_ns=N")
-        self._shared.set_delay(*map(int, given))
+        self._shared.set_delay(*map(int, numbers))
         return self._replies.json(route, b'{"status":"ok","processes":[]}')
 
     def on_wakeup(self) -> None:

@@ -19,7 +19,7 @@ Members = dict[str, Any]
 TOOL = "lookup"
 ARGUMENTS = '{"query": "a \\"b\\" \\u00fc", "limit": 3, "above": 2.50}'
 """Arguments of each call. They contain escapes and a number, which a history must not normalise."""
-MOST_SESSIONS = 100_000
+MAX_SESSIONS = 100_000
 """Maximum number of conversations; beyond it, the one that has been idle longest is dropped."""
 
 
@@ -120,7 +120,7 @@ class Histories:
     def add(self, session: str, response: list[Members]) -> None:
         """Record a sent response, as returned by `decoded`."""
         self._sent[session] = [*self._sent.pop(session, ()), response]
-        if len(self._sent) > MOST_SESSIONS:
+        if len(self._sent) > MAX_SESSIONS:
             del self._sent[next(iter(self._sent))]
 
 
@@ -131,8 +131,8 @@ def _inputs(response: Sequence[Members]) -> list[str]:
 
 def _chat_problem(entries: Sequence[Members]) -> str:
     open_ids: list[str] = []
-    for place, entry in enumerate(entries):
-        name, role = f"messages.{place}", entry.get("role")
+    for index, entry in enumerate(entries):
+        name, role = f"messages.{index}", entry.get("role")
         if role == "tool":
             if entry.get("tool_call_id") not in open_ids:
                 return f"{name}: no tool call {entry.get('tool_call_id')!r} precedes its result"
@@ -159,26 +159,26 @@ def _chat_problem(entries: Sequence[Members]) -> str:
 def _messages_problem(entries: Sequence[Members]) -> str:
     # Consecutive messages of one role are one message.
     turns: list[tuple[Any, list[Members]]] = []
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if not entry.get("content"):
-            return f"messages.{place}: the content is empty"
+            return f"messages.{index}: the content is empty"
         if turns and turns[-1][0] == entry.get("role"):
             turns[-1][1].extend(_blocks(entry))
         else:
             turns.append((entry.get("role"), list(_blocks(entry))))
     open_ids: list[Any] = []
-    for place, (role, blocks) in enumerate(turns):
+    for index, (role, blocks) in enumerate(turns):
         if any(block.get("type") == "text" and not block.get("text") for block in blocks):
-            return f"messages.{place}: text content blocks must be non-empty"
+            return f"messages.{index}: text content blocks must be non-empty"
         results = [block for block in blocks if block.get("type") == "tool_result"]
         if blocks[: len(results)] != results:
-            return f"messages.{place}: tool_result blocks are not at the beginning"
+            return f"messages.{index}: tool_result blocks are not at the beginning"
         ids = [block.get("tool_use_id") for block in results]
         if sorted(map(str, ids)) != sorted(map(str, open_ids)):
-            return f"messages.{place}: results of {ids}, expected those of {open_ids}"
+            return f"messages.{index}: results of {ids}, expected those of {open_ids}"
         uses = [block for block in blocks if block.get("type") == "tool_use"]
         if any(not isinstance(block.get("input"), dict) for block in uses):
-            return f"messages.{place}: the input of a tool_use is not an object"
+            return f"messages.{index}: the input of a tool_use is not an object"
         open_ids = [block.get("id") for block in uses] if role == "assistant" else []
     return f"tool_use {open_ids} has no tool_result" if open_ids else ""
 
@@ -190,9 +190,9 @@ def _responses_problem(entries: Sequence[Members]) -> str:
         return f"no tool output found for function call {missing[0]}"
     if missing := [each for each in outputs if each not in calls]:
         return f"no tool call found for function call output with call_id {missing[0]}"
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if entry.get("type") == "reasoning" and not entry.get("encrypted_content"):
-            return f"input.{place}: reasoning without encrypted_content"
+            return f"input.{index}: reasoning without encrypted_content"
     return ""
 
 

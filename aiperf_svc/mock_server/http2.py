@@ -22,7 +22,7 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION = 
 _ACK = _END_STREAM = 0x1
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 4, 5
-_DEFAULT_WINDOW, _LARGEST_WINDOW, _LARGEST_FRAME = 65_535, 2**31 - 1, 16_384
+_DEFAULT_WINDOW, _MAX_WINDOW, _MAX_FRAME = 65_535, 2**31 - 1, 16_384
 _RENEW_WINDOW_AT = 2**20
 _HOP_HEADERS = frozenset((b"connection", b"keep-alive", b"transfer-encoding"))
 """HTTP/1.1 headers that HTTP/2 forbids."""
@@ -106,9 +106,9 @@ class Http2Session:
 
         self._decoder = hpack.Decoder()
         self._not_decoded = hpack.HPACKError
-        settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _LARGEST_WINDOW)
+        settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _MAX_WINDOW)
         self._out = bytearray(
-            frame(_SETTINGS, 0, 0, settings) + _window_update(_LARGEST_WINDOW - _DEFAULT_WINDOW)
+            frame(_SETTINGS, 0, 0, settings) + _window_update(_MAX_WINDOW - _DEFAULT_WINDOW)
         )
         self._rest = b""
         self._block = b""
@@ -120,7 +120,7 @@ class Http2Session:
         """Streams whose responses have not ended, in the order of their requests."""
         self._window = self._initial_window = _DEFAULT_WINDOW
         self._windows: dict[int, int] = {}
-        self._max_frame = _LARGEST_FRAME
+        self._max_frame = _MAX_FRAME
         self._held: deque[tuple[int, bytes, bool]] = deque()
         """Parts of bodies that wait for a window, by stream, with whether they are the last."""
         self._response = bytearray()
@@ -160,26 +160,26 @@ class Http2Session:
         while len(data) - at >= _HEADER.size:
             word, flags, stream = _HEADER.unpack_from(data, at)
             length, kind = word >> 8, word & 255
-            if length > _LARGEST_FRAME:
+            if length > _MAX_FRAME:
                 raise Http2Error(f"a frame of {length} bytes")
             end = at + _HEADER.size + length
             if end > len(data):
                 break
             payload, at = data[at + _HEADER.size : end], end
-            found.append(self._take(kind, flags, stream & _LARGEST_WINDOW, payload))
+            found.append(self._take(kind, flags, stream & _MAX_WINDOW, payload))
         self._rest = data[at:]
         return b"".join(found)
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
         """Process a frame; return the request that ends with it, if any."""
         if kind == _DATA:
-            return self._take_data(flags, stream, payload)
+            return self._handle_data(flags, stream, payload)
         if kind in (_HEADERS, _CONTINUATION):
-            return self._take_block(kind, flags, stream, payload)
+            return self._handle_block(kind, flags, stream, payload)
         if kind == _SETTINGS and not flags & _ACK:
-            self._take_settings(payload)
+            self._handle_settings(payload)
         elif kind == _WINDOW_UPDATE and len(payload) == 4:
-            increment = int.from_bytes(payload) & _LARGEST_WINDOW
+            increment = int.from_bytes(payload) & _MAX_WINDOW
             if stream == 0:
                 self._window += increment
             elif stream in self._windows:
@@ -190,7 +190,7 @@ class Http2Session:
             raise Http2Error("the client has left its request")
         return b""
 
-    def _take_settings(self, payload: bytes) -> None:
+    def _handle_settings(self, payload: bytes) -> None:
         if len(payload) % 6:
             raise Http2Error("a SETTINGS frame")
         for name, value in struct.iter_unpack(">HI", payload):
@@ -199,10 +199,10 @@ class Http2Session:
                     self._windows[stream] += value - self._initial_window
                 self._initial_window = value
             elif name == _MAX_FRAME_SIZE:
-                self._max_frame = min(value, _LARGEST_FRAME)
+                self._max_frame = min(value, _MAX_FRAME)
         self._out += frame(_SETTINGS, _ACK, 0)
 
-    def _take_block(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    def _handle_block(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
         if kind == _HEADERS:
             payload = _unpadded(flags, payload)
             if flags & _PRIORITY:
@@ -224,7 +224,7 @@ class Http2Session:
             self._windows[stream] = self._initial_window
         return self._ended(stream) if is_end else b""
 
-    def _take_data(self, flags: int, stream: int, payload: bytes) -> bytes:
+    def _handle_data(self, flags: int, stream: int, payload: bytes) -> bytes:
         self._to_acknowledge += len(payload)
         if self._to_acknowledge >= _RENEW_WINDOW_AT:
             self._out += _window_update(self._to_acknowledge)

@@ -1,9 +1,9 @@
 """`GET /metrics` of the mock server: a page like vLLM's that matches what the server does.
 
-Nothing is counted before the page is first read, so a server whose page is not read spends nothing
-on it. Running and waiting requests come from the account. Tokens are those of complete responses. A
-time to first token lasts from the end of the request until the first token is due; the token is
-later by the delay of a busy server.
+Counting starts when the page is first read, so a server whose page is not read spends no time on
+it. Running and waiting requests come from the account. Tokens are those of complete responses. A
+time to first token lasts from the end of the request until the first token is due. A busy server
+sends it later than that.
 """
 
 from bisect import bisect_left

@@ -176,7 +176,7 @@ class ReplyCache:
             histories.add(session, response_of(params))
         return params
 
-    def learn(self, route: Route, request: bytes, body: bytes) -> None:
+    def add_quick(self, route: Route, request: bytes, body: bytes) -> None:
         """Add a request to `quick` if its reply is known and consists of one send."""
         reply = route.replies.get(body)
         if reply is None or reply.whole is None or not reply.is_plain:
@@ -196,7 +196,7 @@ class ReplyCache:
                 return fault
         return ""
 
-    def spoiled(self, route: Route, body: bytes, fault: str) -> Reply:
+    def faulty_reply(self, route: Route, body: bytes, fault: str) -> Reply:
         """Return the reply to a request with this fault."""
         try:
             params = parse_params(route.head.path, body, self._config, self._cache)
@@ -210,9 +210,9 @@ class ReplyCache:
         if reply is not None:
             return reply
         draft = self._drafts.draft(params)
-        spoil = find_fault(fault) if fault else None
-        if spoil is not None:
-            draft = spoil(draft)
+        apply_fault = find_fault(fault) if fault else None
+        if apply_fault is not None:
+            draft = apply_fault(draft)
         early_head = self._early_head or draft.ending is Ending.REPEAT
         reply = assemble(draft, close=is_last, early_head=early_head)
         if draft.status == 200:

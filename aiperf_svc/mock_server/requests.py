@@ -173,7 +173,7 @@ class RequestParams(NamedTuple):
     """For chat: whether the text is a refusal."""
 
 
-MOST_BLOCKS = 1_000_000
+MAX_BLOCKS = 1_000_000
 """Maximum number of blocks in a process; beyond it, the cache is emptied."""
 
 
@@ -193,7 +193,7 @@ class PrefixCache:
     def add(self, words: Sequence[str]) -> int:
         """Add a prompt. Returns the number of its words that were in the cache."""
         known, size = self._known, self._block
-        if len(known) > MOST_BLOCKS:
+        if len(known) > MAX_BLOCKS:
             known.clear()
         found, key, is_hit = 0, 0, True
         for begin in range(0, len(words) - size + 1, size):
@@ -301,11 +301,11 @@ def _count(data: dict[str, object], key: str) -> int:
 
 
 def _embeddings_params(model: str, data: dict[str, object]) -> RequestParams:
-    given = data.get("input")
-    if not isinstance(given, str | list) or not given:
+    content = data.get("input")
+    if not isinstance(content, str | list) or not content:
         raise BadRequest(400, "input is missing; expected a string or a list")
-    is_many = isinstance(given, list) and not isinstance(given[0], int)
-    found = _whole_params(EMBEDDINGS, model, given, inputs=len(given) if is_many else 1)
+    is_many = isinstance(content, list) and not isinstance(content[0], int)
+    found = _whole_params(EMBEDDINGS, model, content, inputs=len(content) if is_many else 1)
     return found._replace(is_base64=data.get("encoding_format") == "base64")
 
 

@@ -20,7 +20,7 @@ from aiperf_svc.mock_server.replies import Ending, Reply
 
 _SENDS_PER_PASS = 512
 """Number of sends after which reading and accepting get their turn, even if more are due."""
-_LEAST_REPEAT_NS = 1_000_000
+_MIN_REPEAT_NS = 1_000_000
 """Gap between the writes of a reply that never ends, if tokens have no delay."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
 
@@ -327,7 +327,7 @@ class Sender:
         ending = reply.ending
         if ending is Ending.REPEAT:
             connection.step = reply.early
-            self._plan(connection, max(_LEAST_REPEAT_NS, self._itl_ns or 0))
+            self._plan(connection, max(_MIN_REPEAT_NS, self._itl_ns or 0))
             return
         account = self._account
         if ending is Ending.HANG:

@@ -322,7 +322,7 @@ class Server:
                 return
             is_alone = len(data) == total
             if is_alone and self._is_quick:
-                self._replies.learn(route, head + data[end:], data[body_at:])
+                self._replies.add_quick(route, head + data[end:], data[body_at:])
             self._reply(connection, route, data[body_at:total], request_id, total)
             if is_alone or connection.fd < 0:
                 return
@@ -345,7 +345,7 @@ class Server:
         if replies.has_fault_rates and reply.status == 200:
             fault = replies.draw_fault()
             if fault:
-                reply = replies.spoiled(route, body, fault)
+                reply = replies.faulty_reply(route, body, fault)
         if self._freeze_for_ns and not self._shared.first_request_mono_ns:
             self._shared.first_request_mono_ns = time.monotonic_ns()
         if self._ready_mono_ns and self._is_starting():

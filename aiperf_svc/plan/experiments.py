@@ -1,4 +1,4 @@
-"""The processes or pods of several trials that run one after the other in one stack: as many
+"""The processes or pods of several trials that run one after another in one stack: as many
 workers as the largest trial needs, and the time of all trials."""
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def largest_topology(topologies: Sequence[Topology]) -> Topology:
         record_processors=max(each.record_processors for each in topologies),
         # A direct socket can replace the proxy, but not the reverse.
         raw_route="direct" if any(t.raw_route == "direct" for t in topologies) else "proxy",
-        workers_a_core=max(each.workers_a_core for each in topologies),
+        workers_per_core=max(each.workers_per_core for each in topologies),
     )
 
 
@@ -46,12 +46,12 @@ def all_times(trials: Sequence[LongestTimes], experiment: Experiment | None) -> 
     times = trials[0]
     cooldown_ns = experiment.cooldown if experiment is not None else 0
     load = sum(each.load for each in trials) + cooldown_ns * (len(trials) - 1)
-    again = replacement_time(cooldown_ns + max(each.load for each in trials), experiment)
+    replacement_ns = replacement_time(cooldown_ns + max(each.load for each in trials), experiment)
     may_repeat = experiment is not None and experiment.replacements
     repeated = ", and those that may be run again," if may_repeat else ""
     return LongestTimes(
         start=times.start,
-        load=load + again,
+        load=load + replacement_ns,
         is_bounded=all(each.is_bounded for each in trials),
         start_keys=times.start_keys,
         what=f"{len(trials):,} trials{repeated} take" if len(trials) > 1 else times.what,

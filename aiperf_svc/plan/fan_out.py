@@ -50,7 +50,7 @@ from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 
-LARGEST_FILES = 1_000_000
+MAX_CONFIG_MAP_BYTES = 1_000_000
 """Limit of the bytes of a ConfigMap's files: the whole object must stay below 1 MiB."""
 _FOLDER = Group("collector", (Service.RECORDS_MANAGER,), 1)
 
@@ -78,9 +78,11 @@ class IndexStack(InferenceStack):
     @property
     def lifetime(self) -> LongestTimes:
         # This is the least time: slow starts of indexes add to it.
-        what = f"{len(self.indexes):,} indexes, with {COLLECTION_S} s to collect their trials, take"
+        subject = (
+            f"{len(self.indexes):,} indexes, with {COLLECTION_S} s to collect their trials, take"
+        )
         load = self.times.load + COLLECTION_S * SECOND_NS
-        return msgspec.structs.replace(self.times, load=load, what=what)
+        return msgspec.structs.replace(self.times, load=load, what=subject)
 
     @property
     def longest_hold(self) -> LongestTimes:
@@ -129,10 +131,10 @@ class IndexStack(InferenceStack):
 
     def check_files(self, files: Callable[[], Mapping[str, str]]) -> None:
         size = sum(len(content.encode()) for content in files().values())
-        if size > LARGEST_FILES:
+        if size > MAX_CONFIG_MAP_BYTES:
             raise ConfigError(
-                f"{KEY}: the config has {size:,} bytes, and a ConfigMap holds {LARGEST_FILES:,}; "
-                "list fewer trials, or give product in place of explicit"
+                f"{KEY}: the config has {size:,} bytes, and a ConfigMap holds "
+                f"{MAX_CONFIG_MAP_BYTES:,}; list fewer trials, or give product in place of explicit"
             )
 
 
@@ -143,13 +145,13 @@ def index_stack(
     times = [_times(trials, config.experiment) for trials in indexes]
     trials = [each for own in indexes for each in own]
     # The minimum time of the stack: all loads and one start.
-    least = LongestTimes(
+    minimum = LongestTimes(
         start=max(each.start for each in times),
         load=makespan([each.load for each in times], at_once(config) or len(times)),
         is_bounded=all(each.is_bounded for each in times),
         start_keys=times[0].start_keys,
     )
-    return IndexStack(config=config, trials=trials, times=least, indexes=indexes)
+    return IndexStack(config=config, trials=trials, times=minimum, indexes=indexes)
 
 
 def at_once(config: BenchmarkConfig) -> int | None:
@@ -209,10 +211,10 @@ def _jobs(
 
 def _indexes(job: JobPlan, limit: int | None) -> str:
     """Return a note for reviewers about the indexes of a Job."""
-    most = f"{job.pod.replicas:,} at a time"
+    at_once_text = f"{job.pod.replicas:,} at a time"
     if limit is None:
-        most = "as many at a time as there is room for; the stack's totals count one"
-    return f"{job.pod.name}: {job.completions:,} indexes, {most}"
+        at_once_text = "as many at a time as there is room for; the stack's totals count one"
+    return f"{job.pod.name}: {job.completions:,} indexes, {at_once_text}"
 
 
 def _collector(basis: StackBasis[BenchmarkConfig], jobs: Sequence[JobPlan]) -> PodPlan:

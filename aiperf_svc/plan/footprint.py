@@ -17,7 +17,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan
-from aiperf_svc.plan.release import most_replicas
+from aiperf_svc.plan.release import max_replicas
 
 SURGE = 0.25
 """Share of its pods that Kubernetes adds to a Deployment during a rolling update."""
@@ -46,7 +46,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
         return {**found, "time_s": found.pop("time_ns") / 1e9}
 
     @property
-    def in_words(self) -> str:
+    def text(self) -> str:
         """Return one line for reviewers."""
         time = format_duration(self.time_ns)
         hours = f"({significant(self.gpu_hours, 3)} GPU-hours)"
@@ -58,7 +58,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def most_nodes(pods: Sequence[PodPlan], at_once: Mapping[str, int]) -> int:
+def max_nodes(pods: Sequence[PodPlan], at_once: Mapping[str, int]) -> int:
     """Return the maximum number of nodes of these pods: those that their placement names, and one
     for each pod that may run anywhere. `at_once` maps pod names to replicas."""
     named: set[str] = set()
@@ -78,25 +78,25 @@ def with_events(
 ) -> dict[str, int]:
     """Return the maximum replicas of each pod by name, while the events of a load scale the stack's
     own Deployments and restart its target, whose Deployment is called `deployment`."""
-    most, is_restarted = dict(at_once), False
+    peak, is_restarted = dict(at_once), False
     for event in events:
         is_own = event.deployment in (None, deployment)
         if event.do == "scale" and not event.foreign:
             name = HOST if is_own else f"Deployment/{event.deployment}"
-            most[name] = max(most.get(name, 0), event.replicas or 0)
+            peak[name] = max(peak.get(name, 0), event.replicas or 0)
         is_restarted |= event.do == "restart" and is_own
     if target is not None and is_restarted and target.rollout == "RollingUpdate":
-        most[HOST] += math.ceil(most[HOST] * SURGE)
-    return most
+        peak[HOST] += math.ceil(peak[HOST] * SURGE)
+    return peak
 
 
 def with_autoscalers(at_once: Mapping[str, int], objects: Sequence[Json]) -> dict[str, int]:
     """Return the maximum replicas of each pod by name, with the autoscalers among the objects of a
     release."""
-    most = dict(at_once)
-    for name, replicas in most_replicas(objects).items():
-        most[name] = max(most[name], replicas)
-    return most
+    peak = dict(at_once)
+    for name, replicas in max_replicas(objects).items():
+        peak[name] = max(peak[name], replicas)
+    return peak
 
 
 def _nodes_of(pod: PodPlan) -> set[str]:

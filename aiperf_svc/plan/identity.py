@@ -49,9 +49,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
     """The user's annotations for all objects and pods (`deployment.annotations`)."""
 
-    def name(self, what: str) -> str:
+    def name(self, part: str) -> str:
         """Return the name of one of the stack's objects."""
-        return f"{what}-{self.stack}"
+        return f"{part}-{self.stack}"
 
     def labels(self, component: str = "") -> dict[str, str]:
         """Return the labels of an object, or of the pods of `component`."""

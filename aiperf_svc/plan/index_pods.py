@@ -46,7 +46,7 @@ FAILURES = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
 """Field with the number of failed attempts of an index."""
 COLLECTION_S = 120
 """Maximum time from the end of an index's load until the collector has its results."""
-LARGEST_LAUNCH = 16 * 2**20
+MAX_LAUNCH_BYTES = 16 * 2**20
 """Size limit of the launcher's folder."""
 _KEYS = Group(INDEX, (Service.RECORD_PROCESSOR,), 1)
 """The service whose CURVE key each index uses."""
@@ -134,7 +134,7 @@ def index_template(
     load = largest_load(config, trials)
     server = target_pod(config, image)
     assert server is not None
-    launch = Volume("server", LAUNCH_DIR, "scratch", LARGEST_LAUNCH)
+    launch = Volume("server", LAUNCH_DIR, "scratch", MAX_LAUNCH_BYTES)
     settings = Volume("config", CONFIG_DIR, "config")
     scratch = SCRATCH_BYTES + download_bytes(config)
     volumes = (
@@ -195,7 +195,7 @@ def index_template(
                 requests=server.requests,
                 run_as_root=server.run_as_root,
                 read_only_root=server.read_only_root,
-                is_beside=True,
+                is_sidecar=True,
             ),
         ),
         requests=with_storage(functools.reduce(operator.add, parts), volumes),

@@ -82,7 +82,7 @@ def step_times(deployment: Deployment, steps_ns: int) -> LongestTimes:
     )
 
 
-def one_after_the_other(times: Sequence[LongestTimes]) -> LongestTimes:
+def sequential_times(times: Sequence[LongestTimes]) -> LongestTimes:
     """Return the longest times of a stack that starts separately for each of these."""
     if len(times) == 1:
         return times[0]

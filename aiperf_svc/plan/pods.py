@@ -20,7 +20,7 @@ COURIER = "courier"
 """Name of the service's container in a pod with a workload's container."""
 
 NETWORK = "network"
-"""Name of the container beside a target through which events disturb the pod's traffic."""
+"""Name of a target's sidecar, through which events disturb the pod's traffic."""
 
 USER = 65_532
 """Numeric user id of pods, so the kubelet can verify that it is not root."""
@@ -146,7 +146,7 @@ class ContainerPlan(Program, frozen=True, kw_only=True):
 
     capabilities: tuple[str, ...] = ()
     """Linux capabilities that the container keeps; all others are dropped."""
-    is_beside: bool = False
+    is_sidecar: bool = False
     """Init containers only: it keeps running beside the following containers, until the last of
     them has ended (a native sidecar)."""
 
@@ -170,7 +170,7 @@ class PodPlan(Program, frozen=True, kw_only=True):
 
     replicas: int
     sidecars: tuple[ContainerPlan, ...] = ()
-    """Containers beside the service's own, which is named after the pod unless this is set."""
+    """Containers besides the service's own, which is named after the pod unless this is set."""
     preparations: tuple[ContainerPlan, ...] = ()
     """Init containers, in order."""
     sets: tuple[PodSet, ...] = ()
@@ -228,8 +228,8 @@ class PodPlan(Program, frozen=True, kw_only=True):
     @property
     def total(self) -> Requests:
         """Requests of one replica."""
-        beside = (each for each in self.preparations if each.is_beside)
-        return functools.reduce(operator.add, (e.requests for e in (*self.containers, *beside)))
+        sidecars = (each for each in self.preparations if each.is_sidecar)
+        return functools.reduce(operator.add, (e.requests for e in (*self.containers, *sidecars)))
 
     @property
     def size(self) -> tuple[int, float]:

@@ -37,7 +37,7 @@ KUEUE = f"/apis/{WORKLOADS[0]}/v1beta1"
 """Path of that group."""
 GATE = "kueue.x-k8s.io/admission"
 """Scheduling gate of a pod that is not yet admitted."""
-MOST_TEMPLATES = 8
+MAX_TEMPLATES = 8
 """Maximum number of different pods in a group: Kueue's limit on the pod sets of a Workload."""
 OPERATIONS = 16
 """Number of parallel operations of Pulumi: it creates the Deployments of the group together, since
@@ -67,7 +67,7 @@ def plan_queue(
     pods = made.pods
     templates = sum(len(pod.sets) or 1 for pod in pods)
     if made.jobs:
-        problem = "the pods of Jobs (experiment.fan_out) are made one after the other"
+        problem = "the pods of Jobs (experiment.fan_out) are made one after another"
     elif made.release is not None:
         problem = (
             "the pods of deployment.target.kind: release are made by a chart or an operator; give "
@@ -78,10 +78,10 @@ def plan_queue(
             "each shape would wait in the queue again, after the time to live has begun; give each "
             "a stack of its own (experiment.parallel: 2)"
         )
-    elif templates > MOST_TEMPLATES:
+    elif templates > MAX_TEMPLATES:
         problem = (
             f"the stack has {templates} different pods, and a group of Kueue at most "
-            f"{MOST_TEMPLATES}; use deployment.layout: compact, or no names of nodes for the ranks"
+            f"{MAX_TEMPLATES}; use deployment.layout: compact, or no names of nodes for the ranks"
         )
     else:
         total = sum(pod.replicas for pod in pods)

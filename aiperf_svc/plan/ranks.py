@@ -1,4 +1,4 @@
-"""The pods of a workload's ranks: a courier, which is a worker, beside the workload's container.
+"""The pods of a workload's ranks: a courier, which is a worker, and the workload's container.
 
 Both share one folder, where an init container puts the loop that runs commands. The pods belong to
 StatefulSets, since they need stable names.

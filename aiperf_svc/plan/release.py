@@ -65,7 +65,7 @@ GATE_START_S = 30
 report what is missing before its Deployment fails."""
 KEDA = "keda.sh"
 """API group of KEDA's autoscalers."""
-MOST_BY_KEDA = 100
+KEDA_MAX_REPLICAS = 100
 """Default of `maxReplicaCount`."""
 NEVER = frozenset({"CustomResourceDefinition", "Namespace"})
 """Kinds whose deletion deletes objects of other owners."""
@@ -100,8 +100,8 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
     objects: tuple[Json, ...]
     """In the order of creation: objects that pods refer to come before those that create pods."""
     pods: tuple[PodPlan, ...]
-    """The pods that its objects and `requests` name, for totals and room. The objects create them;
-    these plans do not."""
+    """The pods that its objects and `requests` name, for totals and room checks. They are not
+    created from these plans but by the objects."""
     gate: PodPlan
     """The pod that is ready when the release is."""
     cluster_scoped: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_every_node(self) -> frozenset[str]:
-        """Names of the pods that DaemonSets make on each node that selectors and taints admit."""
+        """Names of the pods that DaemonSets create on each node that selectors and taints admit."""
         found = (each for each in self.objects if each["kind"] == "DaemonSet")
         return frozenset(name_of(each) for each in found if not _has_node_affinity(each))
 
@@ -316,10 +316,10 @@ def _counts(manifest: Json) -> Iterator[Any]:
         yield from (each or 0 for each in numbers)
     if is_custom(manifest) and manifest["kind"] != "LeaderWorkerSet":
         return
-    of = spec.get("leaderWorkerTemplate") or {}
+    group = spec.get("leaderWorkerTemplate") or {}
     for each in (spec.get("replicas"), spec.get("parallelism"), spec.get("maxReplicas")):
         yield each or 0
-    yield of.get("size") or 0
+    yield group.get("size") or 0
 
 
 def stage_of(manifest: Json) -> CreationStage:
@@ -337,9 +337,9 @@ def _prepared(manifest: Json, marks: Mapping[str, Mapping[str, str]], mirror: st
     for each in (made, *templates(made)):
         metadata = each.setdefault("metadata", {}) or {}
         each["metadata"] = metadata
-        for field, given in marks.items():
-            if given:
-                metadata[field] = {**given, **(metadata.get(field) or {})}
+        for field, added in marks.items():
+            if added:
+                metadata[field] = {**added, **(metadata.get(field) or {})}
     has_images = is_custom(made) or made["kind"] == "Pod"
     for each in (made,) if has_images else templates(made):
         for holder, key in _references(each.get("spec")):
@@ -425,10 +425,10 @@ def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
     if manifest["kind"] == "Pod" and not is_custom(manifest):
         yield "", 1, manifest
     elif manifest["kind"] == "LeaderWorkerSet":
-        groups, of = _number(spec, "replicas"), spec.get("leaderWorkerTemplate") or {}
-        worker = of.get("workerTemplate") or {}
-        yield " leaders", groups, of.get("leaderTemplate") or worker
-        yield " workers", groups * (_number(of, "size") - 1), worker
+        groups, group = _number(spec, "replicas"), spec.get("leaderWorkerTemplate") or {}
+        worker = group.get("workerTemplate") or {}
+        yield " leaders", groups, group.get("leaderTemplate") or worker
+        yield " workers", groups * (_number(group, "size") - 1), worker
     elif _makes_jobs(manifest):
         job, jobs = spec["jobTargetRef"], spec.get("minReplicaCount") or 0
         yield "", jobs * _number(job, "parallelism"), job["template"]
@@ -455,41 +455,41 @@ def _makes_jobs(manifest: Json) -> bool:
     return is_of_keda and is_template(job.get("template"))
 
 
-def most_replicas(objects: Sequence[Json]) -> dict[str, int]:
-    """Return how many pods the autoscalers among the objects of a release make at most, by the
-    names of these pods."""
+def max_replicas(objects: Sequence[Json]) -> dict[str, int]:
+    """Return the maximum number of pods that the autoscalers of a release create, by the names of
+    the pods."""
     by_name = {name_of(each): each for each in objects}
     found: dict[str, int] = {}
     for name, changed in filter(None, map(_scaled, objects)):
         if (target := by_name.get(name)) is None:
             continue
-        most = {**target, "spec": {**(target.get("spec") or {}), **changed}}
-        for suffix, replicas, _ in _replicas(most):
+        largest = {**target, "spec": {**(target.get("spec") or {}), **changed}}
+        for suffix, replicas, _ in _replicas(largest):
             found[name + suffix] = max(found.get(name + suffix, 0), replicas)
     return found
 
 
 def _scaled(manifest: Json) -> tuple[str, dict[str, int]] | None:
-    """Return which object an autoscaler scales, and what of its spec it sets at most; None for
-    other objects. A ScaledJob makes Jobs of its own."""
+    """Return the object that an autoscaler scales, and the maximum values that it sets in its spec;
+    None for other objects. A ScaledJob creates its own Jobs."""
     spec = manifest.get("spec") or {}
-    of = spec.get("scaleTargetRef") or {}
-    name = f"{of.get('kind') or 'Deployment'}/{of.get('name')}"
+    scaled = spec.get("scaleTargetRef") or {}
+    name = f"{scaled.get('kind') or 'Deployment'}/{scaled.get('name')}"
     if manifest["kind"] == "HorizontalPodAutoscaler":
         return name, {"replicas": spec.get("maxReplicas") or 0}
     if group_of(manifest) != KEDA:
         return None
-    most = spec.get("maxReplicaCount") or MOST_BY_KEDA
+    max_replicas = spec.get("maxReplicaCount") or KEDA_MAX_REPLICAS
     if manifest["kind"] == "ScaledObject":
-        return name, {"replicas": most}
-    return (name_of(manifest), {"minReplicaCount": most}) if _makes_jobs(manifest) else None
+        return name, {"replicas": max_replicas}
+    return (name_of(manifest), {"minReplicaCount": max_replicas}) if _makes_jobs(manifest) else None
 
 
 def _pod(name: str, replicas: int, spec: Json, image: ImagePlan, timeout_s: int) -> PodPlan:
     requests = Requests(0, 0)
     initial = spec.get("initContainers") or ()
-    beside = (each for each in initial if each.get("restartPolicy") == "Always")
-    for container in (*spec["containers"], *beside):
+    sidecars = (each for each in initial if each.get("restartPolicy") == "Always")
+    for container in (*spec["containers"], *sidecars):
         limits = (container.get("resources") or {}).get("limits") or {}
         requested = {**limits, **((container.get("resources") or {}).get("requests") or {})}
         devices = {k: int(v) for k, v in requested.items() if "/" in k}
@@ -586,7 +586,7 @@ def _rule_type(rule: ReadyRule, objects: Sequence[Json]) -> Json:
         names = ", ".join(name_of(each) for each in objects[:8])
         raise ConfigError(
             f"deployment.target.ready: the release has no {rule.kind} ({names}); correct the rule, "
-            "or give api_version for an object that an operator makes"
+            "or set api_version for an object that an operator creates"
         )
     return {"apiVersion": version, "kind": rule.kind}
 
@@ -607,7 +607,7 @@ def _is_unknown(manifest: Json, counted: Collection[str]) -> bool:
     """Return whether an object leads to pods that are in none of the `counted` objects."""
     if scaled := _scaled(manifest):
         return scaled[0] not in counted
-    # Its other objects make no pods.
+    # KEDA's other objects create no pods.
     is_of_operator = is_custom(manifest) and group_of(manifest) != KEDA
     return is_of_operator and name_of(manifest) not in counted
 

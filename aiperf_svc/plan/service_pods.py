@@ -100,7 +100,7 @@ def deadline_pod(
     budget: DisruptionBudget | None = None,
     release: ReleasePlan | None = None,
 ) -> PodPlan:
-    """Return the pod that deletes the stack when its TTL is over. It also deletes the disruption
+    """Return the pod that deletes the stack when its TTL expires. It also deletes the disruption
     budget after the maximum time of the load. No other pod calls the API server."""
     is_guest = config.deployment.namespace.mode == "existing"
     volumes = (Volume("tmp", "/tmp", "scratch", 64 * 2**20),)

@@ -29,7 +29,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.footprint import (
     Footprint,
     check_limits,
-    most_nodes,
+    max_nodes,
     with_autoscalers,
     with_events,
 )
@@ -223,7 +223,7 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
             at_once = with_autoscalers(at_once, self.release.objects)
         totals = self._totals(at_once)
         return Footprint(
-            nodes=most_nodes(self.scheduled, at_once),
+            nodes=max_nodes(self.scheduled, at_once),
             pods=totals.pods,
             gpus=totals.gpus,
             cpu_millis=totals.cpu_millis,
@@ -402,7 +402,7 @@ def check_digests(pods: tuple[PodPlan, ...], custom: Sequence[str]) -> None:
     the images named by custom resources."""
     used = dict.fromkeys(custom, "custom resource")
     used |= {name: f"pod {pod.name}" for pod in reversed(pods) for name in pod.image_names}
-    unpinned = [f"{name} ({of})" for name, of in sorted(used.items()) if not is_pinned(name)]
+    unpinned = [f"{name} ({users})" for name, users in sorted(used.items()) if not is_pinned(name)]
     if unpinned:
         raise ConfigError(
             f"deployment.require_digests: {', '.join(unpinned)} without a digest; expected "

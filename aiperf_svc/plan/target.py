@@ -100,7 +100,7 @@ def _network(config: BenchmarkConfig, image: ImagePlan) -> tuple[ContainerPlan, 
         run_as_root=True,
         capabilities=("NET_ADMIN",),
     )
-    replaced = {"name": NETWORK, "args": ("netem", "wait"), "is_beside": True}
+    replaced = {"name": NETWORK, "args": ("netem", "wait"), "is_sidecar": True}
     return (check, msgspec.structs.replace(check, **replaced))
 
 

@@ -32,7 +32,7 @@ LOCAL_USERS_PER_WORKER = 50
 LOCAL_CONNECTIONS_PER_WORKER = 15_000
 """Connections of one worker in a local run, where the fd limit and the cores set the number of
 workers, not `connections_per_worker`."""
-MOST_CONNECTIONS_PER_WORKER = 15_000
+MAX_CONNECTIONS_PER_WORKER = 15_000
 """Maximum connections of a worker whose size depends on the load."""
 RESERVED_FDS = 512
 """File descriptors of a worker that are not connections: sockets of the bus, logs, libraries."""
@@ -92,7 +92,7 @@ class Topology(msgspec.Struct, frozen=True, omit_defaults=True):
     workers: int
     record_processors: int
     raw_route: Literal["proxy", "direct"]
-    workers_a_core: float = 1.0
+    workers_per_core: float = 1.0
     """Number of workers that share each core of a machine; 1 if none are shared."""
 
     @property
@@ -118,7 +118,7 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
     found = _topology(config.deployment, facts, group, processors, raw_route)
     if facts.where == "cluster":
         return found
-    return msgspec.structs.replace(found, workers_a_core=max(1.0, workers / facts.cores))
+    return msgspec.structs.replace(found, workers_per_core=max(1.0, workers / facts.cores))
 
 
 def plan_ranks(deployment: Deployment, ranks: int, facts: Facts) -> Topology:
@@ -151,7 +151,7 @@ def _topology(
     )
 
 
-def most_users(load: Load) -> int | None:
+def max_users(load: Load) -> int | None:
     """Return how many users of a closed loop send anything in any phase, or the maximum requests in
     flight; None: no limit. Users beyond the number of requests never send."""
     if load.concurrency is None or load.is_open_loop:
@@ -161,8 +161,8 @@ def most_users(load: Load) -> int | None:
         users = warmup.concurrency or load.concurrency
         phases.append((users, warmup.requests or warmup.conversations))
     # At most the users of the load: a warmup with more users runs in the same processes.
-    most = max(users if count is None else min(users, count) for users, count in phases)
-    return min(load.concurrency, most)
+    max_users = max(users if count is None else min(users, count) for users, count in phases)
+    return min(load.concurrency, max_users)
 
 
 def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
@@ -173,11 +173,11 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
             worker_requests_per_s=limits.requests_per_core or facts.worker_requests_per_s,
             worker_chunks_per_s=limits.chunks_per_core or facts.worker_chunks_per_s,
         )
-    users = most_users(load)
+    users = max_users(load)
     by_load = facts.where == "cluster" and limits.sizing == "load"
     connections = LOCAL_CONNECTIONS_PER_WORKER
     if facts.where == "cluster":
-        connections = MOST_CONNECTIONS_PER_WORKER if by_load else limits.connections_per_worker
+        connections = MAX_CONNECTIONS_PER_WORKER if by_load else limits.connections_per_worker
     per_worker = min(connections, facts.fd_limit - RESERVED_FDS)
     if per_worker < 1:
         raise ConfigError(
@@ -226,8 +226,8 @@ def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) ->
     while a remote server leaves them to the client. The verdict decides.
     """
     rate, shapes = config.load.peak_rate, ("stages", "rate_series", "bursts", "user_centric")
-    given = (name for name in shapes if getattr(config.load, name) is not None)
-    key = f"load.{next(given, 'request_rate')}"
+    keys = (name for name in shapes if getattr(config.load, name) is not None)
+    key = f"load.{next(keys, 'request_rate')}"
     if rate is None or not facts.is_calibrated:
         return []
     needed = math.ceil(rate / facts.worker_requests_per_s)

@@ -66,7 +66,7 @@ CONNECTED_BY: dict[Port, frozenset[Service]] = {
     Port.CREDIT_DROP: frozenset({Service.WORKER}),
     Port.CREDIT_RETURN: frozenset({Service.WORKER}),
     Port.DATASET_FRONT: frozenset(
-        # The records manager keeps a copy of the prompts beside the results.
+        # The records manager keeps a copy of the prompts next to the results.
         {Service.WORKER, Service.TIMING_MANAGER, Service.RECORDS_MANAGER}
     ),
     Port.DATASET_BACK: frozenset({Service.DATASET_MANAGER}),

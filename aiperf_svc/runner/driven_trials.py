@@ -99,7 +99,7 @@ class DrivenTrials:
 
     @property
     def search_report(self) -> SearchReport | None:
-        """The progress of a search for a limit; None without one."""
+        """The progress of a search for a limit; None if there is no such search."""
         strategy = self.machine.strategy
         return report_of(strategy.machine) if isinstance(strategy, SearchTrials) else None
 

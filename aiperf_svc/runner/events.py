@@ -18,7 +18,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.runner.follower import Follower
 from aiperf_svc.runner.start_gate import clock_ahead_ns, retried
 
-LOOK_S = 0.05
+POLL_S = 0.05
 """Time between two reads of the status of the follower."""
 LATE_S = 5.0
 """Longest delay of an event. A runner that resumes following a load skips older events."""
@@ -40,7 +40,7 @@ class EventWatch:
             if start_wall_ns and start_wall_ns != started_wall_ns:
                 started_wall_ns = start_wall_ns
                 await self._run_events(start_wall_ns, follower)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _run_events(self, start_wall_ns: int, follower: Follower) -> None:
         """Carry out the events of the current load. Undoes open events when the load ends, or when
@@ -65,7 +65,7 @@ class EventWatch:
                 for number, run in enumerate(runs, start=1):
                     events.start(self._carry_out(run, follower), f"event {number}")
                 while _load_start(follower) == start_wall_ns:  # noqa: ASYNC110 - it has no event
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(POLL_S)
         finally:
             with contextlib.suppress(TimeoutError, ApiRefused):
                 async with asyncio.timeout(LAST_REPORT_S):

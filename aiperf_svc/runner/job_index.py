@@ -10,7 +10,12 @@ from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.adapters.host.tasks import Tasks
-from aiperf_svc.adapters.jobs.index_pod import ChosenShape, choose_shape, how_ended, why_not_ready
+from aiperf_svc.adapters.jobs.index_pod import (
+    ChosenShape,
+    choose_shape,
+    end_of_server,
+    readiness_problem,
+)
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Bus
 from aiperf_svc.adapters.storage import folders
@@ -138,7 +143,7 @@ class _Index:
         async with Tasks() as tasks:
             tasks.start(self._watch_server(interrupts), "watch the server")
             outcome = await self._run_local(interrupts)
-        self._server_end = self._server_end or how_ended(self._server)
+        self._server_end = self._server_end or end_of_server(self._server)
         if self._server_end:
             return f"the server {self._server_end}"
         if outcome.state == RunState.FAILED:
@@ -171,7 +176,7 @@ class _Index:
         """Stop the run when the server has ended."""
         while not self._server_end:
             await asyncio.sleep(POLL_S)
-            self._server_end = how_ended(self._server)
+            self._server_end = end_of_server(self._server)
         interrupts.add()
 
     async def _wait_until_ready(self, interrupts: Interrupts) -> None:
@@ -185,9 +190,9 @@ class _Index:
         until_mono_s = time.monotonic() + target.ready_timeout / 1e9
         reason = "not tried"
         while reason and not interrupts.count:
-            if ended := how_ended(self._server):
+            if ended := end_of_server(self._server):
                 raise BenchmarkFailed(f"the server {ended} before it was ready")
-            reason = await asyncio.to_thread(why_not_ready, target.port, pod.probe.path)
+            reason = await asyncio.to_thread(readiness_problem, target.port, pod.probe.path)
             if reason and time.monotonic() > until_mono_s:
                 raise BenchmarkFailed(
                     f"the server is not ready after {format_duration(target.ready_timeout)} "

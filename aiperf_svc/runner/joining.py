@@ -265,7 +265,7 @@ def _outcome(member: _Member, trial: Trial) -> RunOutcome:
     """Return the outcome of a trial in one of the runs."""
     whole, entry = member.run.outcome, member.entries.get(trial.number)
     if entry is None:
-        reason = ": ".join(filter(None, ("not begun", whole.reason)))
+        reason = ": ".join(filter(None, ("not started", whole.reason)))
         return RunOutcome(
             run_id=whole.run_id, state=RunState.FAILED, reason=reason, more=whole.more
         )

@@ -77,11 +77,11 @@ class RunOutcome(_Facts):
         return self.results.exit_code
 
     @property
-    def in_words(self) -> str:
+    def text(self) -> str:
         """State, verdict and reason in one line."""
         verdict = self.results.verdict if self.results is not None else None
-        words = [self.state, f"verdict {verdict}" if verdict else "", self.reason]
-        return ", ".join(word for word in words if word)
+        parts = [self.state, f"verdict {verdict}" if verdict else "", self.reason]
+        return ", ".join(part for part in parts if part)
 
     @property
     def why(self) -> str:

@@ -1,9 +1,11 @@
 """The parts of a session, and the context that each of them gets.
 
-    members   the targets, the clusters, or each target in each cluster; else one without a name
-    rounds    the shapes, or the trials that a driver chooses one by one; else one for all trials
+    members   the targets, the clusters, or each target in each cluster; otherwise a single member
+              without a name
+    rounds    the shapes, or the trials that a driver chooses one by one; otherwise a single round
+              with all trials
 
-In each round, each member runs a set of services of its own: a `Part`.
+In each round, each member runs its own set of services: a `Part`.
 """
 
 import asyncio
@@ -110,7 +112,7 @@ class Placement(ABC):
 
     @property
     def limit(self) -> int:
-        """Maximum number of concurrent rounds. If it is more than 1, each must also find room."""
+        """Maximum number of concurrent rounds. If it is above 1, `find_room` chooses each round."""
         return 1
 
     @abstractmethod
@@ -132,8 +134,8 @@ class Placement(ABC):
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
     ) -> int | None:
-        """Return the index of the first waiting round, each a list of its parts, that fits beside
-        the running parts; None if none fits. Raises AiperfError."""
+        """Return the index of the first waiting round, each a list of its parts, that fits in
+        addition to the running parts; None if none fits. Raises AiperfError."""
         return 0
 
     @abstractmethod
@@ -168,8 +170,8 @@ class Expansion:
     """What the members are, if there are several."""
     members: tuple[Member, ...]
     shapes: Mapping[str, tuple[Shape, ...]]
-    """The shapes of each member, by its name. Those of two members have the same trials, and differ
-    only as the members do."""
+    """The shapes of each member, by its name. All members have the same trials; their shapes differ
+    only in the target or cluster."""
     is_driven: bool = False
     """Whether each trial is a round of its own, which a driver chooses after the previous one."""
     is_in_turn: bool = False

@@ -1,5 +1,5 @@
 """Prints the outcome of a run: tables for people, or one JSON object for programs. Rich is slow to
-import, so this module is imported when a run is over."""
+import, so this module is imported at the end of a run."""
 
 import sys
 from pathlib import Path
@@ -71,8 +71,10 @@ def _print_end(outcome: RunOutcome, console: Console) -> None:
         where = report if report.is_file() else f"{outcome.artifacts}/"
         console.print(Text(f"Artifacts: {where}"), soft_wrap=True)
         if outcome.was_interrupted and isinstance(outcome.results, ExperimentResult):
-            how = f"to run the remaining trials: the same command with --resume {outcome.artifacts}"
-            console.print(Text(how), soft_wrap=True)
+            resume_text = (
+                f"to run the remaining trials: the same command with --resume {outcome.artifacts}"
+            )
+            console.print(Text(resume_text), soft_wrap=True)
     if outcome.uploaded_to:
         console.print(Text(f"Uploaded: {outcome.uploaded_to}/"), soft_wrap=True)
     if outcome.left:

@@ -271,12 +271,12 @@ class LocalServices:
         # The run fails without a process that has no replicas.
         if is_starting or REPLICAS.isdisjoint(self._orders[process.name].services):
             log_end = processes.last_lines(self._run.logs, process.name)
-            raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{log_end}".rstrip())
+            raise BenchmarkFailed(f"{process.name} {process.end_text}\n{log_end}".rstrip())
         replacement = self._replace(process)
         effect = "the run continues without it"
         if replacement is not None:
             effect = "a new one takes part in the next trial"
-        follower.display.note(f"{process.name} {process.how_it_ended}; {effect}")
+        follower.display.note(f"{process.name} {process.end_text}; {effect}")
         if replacement is not None:
             await self._watch(replacement, follower)
 

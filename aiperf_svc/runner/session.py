@@ -269,7 +269,7 @@ class Session:
             own = None if trial is None else trial.trial.number
             offsets = {own or number: offset for number, offset in gate.offsets.items()}
             self._results.members[part.member].offsets.update(offsets)
-        screen.end(outcome.in_words)
+        screen.end(outcome.text)
         self._results.members[part.member].ended[part.round] = outcome
         self._handle(PartEnded(part, outcome.has_failed, outcome.is_last))
 
@@ -297,7 +297,7 @@ class Session:
         )
         self._results.members[work.member.name].ended[skipped.part.round] = outcome
         if self._screens:
-            self._screen(work).end(outcome.in_words)
+            self._screen(work).end(outcome.text)
 
     def _not_started(
         self, work: Work, reason: str, *, was_interrupted: bool = True, has_failed: bool = False

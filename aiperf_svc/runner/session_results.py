@@ -113,7 +113,7 @@ class SessionResults:
                 image = self._placement.image(each.member)
                 for line in resuming.image_notes(each.folder, self.finished, image):
                     output.say(line)
-            self._add_needless(opened[first.name], is_local=is_local)
+            self._add_unnecessary(opened[first.name], is_local=is_local)
         elif not is_local:
             for each in self.members.values():
                 folders.make_folder(each.folder)
@@ -123,15 +123,17 @@ class SessionResults:
                 each.trials = opened[name]
                 each.trials.add_finished()
 
-    def _add_needless(self, trials: "ShapeTrials", *, is_local: bool) -> None:
-        """Count trials as finished if the finished ones have made them needless."""
+    def _add_unnecessary(self, trials: "ShapeTrials", *, is_local: bool) -> None:
+        """Count trials as finished if the finished ones have made them unnecessary."""
         config = self._expansion.first.config
         if self.finished:
             trials.add_finished()
             planned = [each.trial for each in self._expansion.first.trials]
             workload = workload_of(config)
-            trials.needless = workload.needless(config, planned, trials.rows, is_local=is_local)
-            self.finished |= trials.needless
+            trials.unnecessary_trials = workload.unnecessary_trials(
+                config, planned, trials.rows, is_local=is_local
+            )
+            self.finished |= trials.unnecessary_trials
 
     @property
     def is_complete(self) -> bool:
@@ -213,8 +215,8 @@ class SessionResults:
                 self._add_trials(results, round_, started)
             except Exception as error:
                 # The other parts must continue.
-                what = f"shape {round_}: " if started is None else ""
-                results.error = results.error or f"{what}{error}"
+                prefix = f"shape {round_}: " if started is None else ""
+                results.error = results.error or f"{prefix}{error}"
         if started is None:
             return RoundClosed(round_)
         assert self.driven is not None

@@ -183,9 +183,9 @@ async def measure_offset(api: RunApi) -> Offset:
     probes: list[Offset] = []
     give_up_wall_ns = (after := time_ns()) + round(PROBES_S * 1e9)
     while not probes or (len(probes) < PROBES and after <= give_up_wall_ns):
-        before, there = time_ns(), await api.clock()
+        before, clock = time_ns(), await api.clock()
         after = time_ns()
-        probes.append(Offset(there - (before + after) // 2, (after - before) // 2))
+        probes.append(Offset(clock - (before + after) // 2, (after - before) // 2))
     return min(probes, key=lambda probe: probe.uncertainty_ns)
 
 

@@ -27,7 +27,7 @@ async def probe_clock(service: BaseService, socket: zmq.asyncio.Socket) -> None:
         await asyncio.sleep(FIRST_PROBES_S if sent < FIRST_PROBES else usual_s)
 
 
-def take_reply(service: BaseService, clock: ClockOffset, reply: ClockReply) -> None:
+def handle_reply(service: BaseService, clock: ClockOffset, reply: ClockReply) -> None:
     """Add the timing manager's reply to the estimate."""
     if reply.boot_id == service.context.boot_id:
         clock.same_host()

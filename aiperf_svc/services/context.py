@@ -57,7 +57,7 @@ class ResultsOfTrials(Protocol):
 
     @property
     def search(self) -> Search | None:
-        """The search of the experiment; None without one."""
+        """The search of the experiment; None if it has none."""
         ...
 
     def bucket_folder(self, folder: str) -> str:

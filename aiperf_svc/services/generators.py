@@ -76,7 +76,7 @@ class PrefillGenerator(LoadGenerator):
         if self._slots.is_ramping:
             self._run_due(now)
 
-    # --- from the client -------------------------------------------------------------------------
+    # --- called by the client --------------------------------------------------------------------
 
     def on_part(self, request: Request) -> None:
         """Handle more bytes of a response: its first token frees its slot."""

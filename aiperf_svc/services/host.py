@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from aiperf_svc.adapters.host.child_processes import die_with_parent
-from aiperf_svc.adapters.host.collector import resume_collector
+from aiperf_svc.adapters.host.garbage_collection import resume_collection
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
 from aiperf_svc.adapters.host.memory import give_back_memory
@@ -43,7 +43,7 @@ def run_services(names: Sequence[Service]) -> int:
     """Run the services until the run has ended, or in a pod until SIGTERM. Returns an exit code."""
     die_with_parent()
     # A worker's pauses must be short, and the first collection of all new objects would be long.
-    resume_collector()
+    resume_collection()
     try:
         context = read_context()
         _share_cores(context, names)
@@ -149,7 +149,7 @@ async def _run_trial(
 async def _run_trials(
     context: RunContext, names: Sequence[Service], stop_requested: asyncio.Task[Any]
 ) -> None:
-    """Run the services of one trial after the other until the experiment is over."""
+    """Run the services of one trial after another until the experiment is over."""
     from aiperf_svc.services.trials import context_of, following_trials
 
     async with following_trials(context, names) as trials:

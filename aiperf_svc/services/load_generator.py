@@ -141,7 +141,7 @@ class LoadGenerator:
         self._sent_before = self._retries_before = self._unasked_before = 0
         self._steps_before_ns = self._ended_near_steps_before = self._held_back_before_ns = 0
 
-    # --- from the timing manager -----------------------------------------------------------------
+    # --- called by the timing manager ------------------------------------------------------------
 
     def open_phase(self, message: PhaseOpened, offset_ns: int) -> None:
         """Prepare a phase; local times plus `offset_ns` are the manager's times."""
@@ -256,7 +256,7 @@ class LoadGenerator:
             unasked=client.unasked - self._unasked_before,
         )
 
-    # --- from the client -------------------------------------------------------------------------
+    # --- called by the client --------------------------------------------------------------------
 
     def on_timer(self, now: int) -> None:
         """Send what is due, after abandoning the requests that are due to be abandoned."""
@@ -471,10 +471,10 @@ class LoadGenerator:
         unsent += due_by_now
         self.revoked += len(self._held) - due_by_now
         self._held.clear()
-        self.unsent += unsent + self._take_back(self.client.revoke_unwritten())
+        self.unsent += unsent + self._end_unwritten(self.client.revoke_unwritten())
         self._cut_sessions()
 
-    def _take_back(self, unwritten: Sequence[Request]) -> int:
+    def _end_unwritten(self, unwritten: Sequence[Request]) -> int:
         """End the credits of requests that were not written. Returns how many of them were due."""
         self._active -= len(unwritten)
         if self._is_open_loop:

@@ -67,10 +67,10 @@ class RecordShipping:
         self.processor = processor
         self._connected.set()
         if is_change:
-            again, dropped = self._outbox.send_again()
+            resent, dropped = self._outbox.send_again()
             self.dropped += dropped
             self._log.warning(
-                "record processor is now %s; sending %d batches again", processor, again
+                "record processor is now %s; sending %d batches again", processor, resent
             )
         self._changed.set()
 

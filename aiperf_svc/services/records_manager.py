@@ -406,7 +406,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._renderer.streams = RequestStreams(*self._streams)
 
     async def _copy_inputs(self) -> None:
-        """Write the prompts beside the results if the dataset manager cannot access that folder."""
+        """Write the prompts to the results if the dataset manager cannot access that folder."""
         path = self.context.artifacts / "inputs.json"
         if not self.context.addresses.is_tcp or await asyncio.to_thread(path.exists):
             return

@@ -24,7 +24,7 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.serving import Serving, serve_results
 
 ProgressT = TypeVar("ProgressT", bound=BaseProgress)
-LOOK_S = 0.5
+POLL_S = 0.5
 """Longest interval between checks for missing records."""
 
 
@@ -98,9 +98,9 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
         nothing could arrive."""
         looked_mono_ns = mono_ns()
         self._arrived.clear()
-        await is_set_within(self._arrived, LOOK_S)
+        await is_set_within(self._arrived, POLL_S)
         await asyncio.sleep(then_s)
-        late_s = (mono_ns() - looked_mono_ns) / 1e9 - LOOK_S - then_s
+        late_s = (mono_ns() - looked_mono_ns) / 1e9 - POLL_S - then_s
         self._last_arrival_mono_ns += round(max(0.0, late_s) * 1e9)
 
     def finding(self) -> dict[str, Any] | None:

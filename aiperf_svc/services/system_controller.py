@@ -39,7 +39,7 @@ PROCESSING_S = 900.0
 ENDING_S = 15.0
 """Timeout for the last work of the services, before the next trial or the end."""
 RESULTS_S = 300.0
-"""The same for the records manager, which computes the results of a failed run after its end."""
+"""Timeout for the records manager, which computes the results of a failed run after its end."""
 
 log = logging.getLogger(__name__)
 

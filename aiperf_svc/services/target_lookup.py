@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.listeners import may_begin_to_listen, nothing_listens, refuses
-from aiperf_svc.adapters.inference.resolved_target import Target, look_up_apart, resolve_target
-from aiperf_svc.adapters.inference.side_requests import why_not_ready
+from aiperf_svc.adapters.inference.resolved_target import Target, look_up_in_thread, resolve_target
+from aiperf_svc.adapters.inference.side_requests import readiness_problem
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.units import format_duration
@@ -20,7 +20,7 @@ ASK_AGAIN_S = 0.5
 LOOKUP_S = 2.0
 """Seconds between lookups of the target's name while connections fail. The interval doubles with
 each lookup, because thousands of workers ask one resolver. A period without failures resets it."""
-LONGEST_LOOKUP_S = 30.0
+MAX_LOOKUP_S = 30.0
 
 
 async def find_target(
@@ -33,7 +33,7 @@ async def find_target(
     while True:
         try:
             target = await asyncio.to_thread(resolve_target, config)
-            problem = await why_not_ready(config, target, run_id) if wait_ns else ""
+            problem = await readiness_problem(config, target, run_id) if wait_ns else ""
         except ConfigError as error:
             # The name of a pod that does not exist yet has no address.
             if mono_ns() >= until_mono_ns:
@@ -70,14 +70,14 @@ async def follow_names(
     while True:
         await asyncio.sleep(pause_s)
         failing = [each for each in clients() if each[0].addresses.wants_lookup]
-        pause_s = min(2 * pause_s, LONGEST_LOOKUP_S) if failing else LOOKUP_S
+        pause_s = min(2 * pause_s, MAX_LOOKUP_S) if failing else LOOKUP_S
         for client, config in failing:
             await _look_up(client, config, log)
 
 
 async def _look_up(client: InferenceClient, config: BenchmarkConfig, log: logging.Logger) -> None:
     try:
-        found = await look_up_apart(config)
+        found = await look_up_in_thread(config)
     except ConfigError as error:
         log.warning("the target's addresses stay as they are: %s", error)
         return

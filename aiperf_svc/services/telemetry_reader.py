@@ -9,13 +9,17 @@ import os
 from time import monotonic_ns
 from urllib.parse import urljoin, urlsplit
 
-from aiperf_svc.adapters.inference.resolved_target import at_url, look_up_apart, tls_context
+from aiperf_svc.adapters.inference.resolved_target import (
+    config_at_url,
+    look_up_in_thread,
+    tls_context,
+)
 from aiperf_svc.adapters.telemetry.nvml import NvmlPages
 from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.telemetry import MAX_SOURCES, NVML_URL, Telemetry
 from aiperf_svc.config.urls import address_of
-from aiperf_svc.core.telemetry.copies import CopyFinder, SourceAddress, unique_sources
+from aiperf_svc.core.telemetry.duplicate_sources import CopyFinder, SourceAddress, unique_sources
 from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader
@@ -142,7 +146,7 @@ class TelemetryReader:
         try:
             # The load waits for the first pages, but not for a resolver that does not respond.
             async with asyncio.timeout(None if is_target else LOOKUP_S):
-                found = await look_up_apart(at_url(config, source.url))
+                found = await look_up_in_thread(config_at_url(config, source.url))
         except (ConfigError, TimeoutError):
             return [SourceAddress(source, frozenset({host}))]
         # A machine may have IPv4 and IPv6 addresses.

@@ -259,7 +259,7 @@ class TimingManager(BaseService):
         if plan is None:
             return
         await self._hooks.before(phase, is_first=not self._phases)
-        machine = PhaseMachine(plan, self._live_workers()[: plan.most_workers])
+        machine = PhaseMachine(plan, self._live_workers()[: plan.max_workers])
         self._phases[phase] = machine
         if self._is_stopping:
             machine.handle(StopRequested())

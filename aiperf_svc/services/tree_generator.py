@@ -85,12 +85,12 @@ class TreeGenerator(LoadGenerator):
     """A load whose credits are session trees."""
 
     def __init__(
-        self, *, agentic: Agentic | None, seed: int, max_delay_ns: int | None, **given: Any
+        self, *, agentic: Agentic | None, seed: int, max_delay_ns: int | None, **options: Any
     ) -> None:
         """`max_delay_ns` limits the pause before a request; `given` are common arguments."""
         self._agentic, self._max_delay_ns = agentic, max_delay_ns
         self._first_trees = FirstTrees(agentic, seed) if agentic is not None else None
-        super().__init__(**given)
+        super().__init__(**options)
 
     def _reset(self, phase: Phase) -> None:
         super()._reset(phase)
@@ -111,7 +111,7 @@ class TreeGenerator(LoadGenerator):
         super().open_phase(message, offset_ns)
         self._first_indexes = message.concurrency
 
-    # --- from the client -------------------------------------------------------------------------
+    # --- called by the client --------------------------------------------------------------------
 
     def on_end(self, request: Request, outcome: int) -> None:
         """Handle the end of a request: schedule the requests that waited, or end its tree."""
@@ -246,7 +246,7 @@ class TreeGenerator(LoadGenerator):
 
     # --- stopping --------------------------------------------------------------------------------
 
-    def _take_back(self, unwritten: Sequence[Request]) -> int:
+    def _end_unwritten(self, unwritten: Sequence[Request]) -> int:
         for request in unwritten:
             tree: RunningTree = request.session
             self._pending.end_request(tree.index, request.due_wall_ns)

@@ -1,4 +1,4 @@
-"""Runs the trials of an experiment one after the other in the processes of a run.
+"""Runs the trials of an experiment one after another in the processes of a run.
 
 A process creates new service objects for each trial, so no state of a trial reaches the next one,
 except for `ExperimentContext`. The process itself continues, with everything that it has imported
@@ -63,7 +63,7 @@ class _Progress(msgspec.Struct):
 
 
 class ExperimentController:
-    """Publishes one trial after the other."""
+    """Publishes one trial after another."""
 
     def __init__(self, context: RunContext, bus: Bus, machine: ExperimentMachine) -> None:
         """Raises EnvironmentProblem if the file cannot be read or written."""

@@ -20,7 +20,7 @@ from aiperf_svc.adapters.host.vitals import fd_limit
 from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.request import Request
-from aiperf_svc.adapters.inference.resolved_target import Target, at_url
+from aiperf_svc.adapters.inference.resolved_target import Target, config_at_url
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.adapters.inference.side_requests import probe_forced_length
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
@@ -63,7 +63,7 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import FINAL_STATES, RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
-from aiperf_svc.services.clock_probes import probe_clock, take_reply
+from aiperf_svc.services.clock_probes import handle_reply, probe_clock
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.generators import PrefillGenerator, generator_of
 from aiperf_svc.services.load_generator import Added, LoadGenerator
@@ -132,7 +132,7 @@ class Worker(BaseService):
             self._send_returns(),
             self._records.run(),
             every(
-                housekeeping_interval_s(self.context.topology.workers_a_core), self._housekeeping
+                housekeeping_interval_s(self.context.topology.workers_per_core), self._housekeeping
             ),
             every(EXPIRE_S, self._expire),
             follow_names(self._clients, self.log),
@@ -148,7 +148,7 @@ class Worker(BaseService):
 
     async def _configure(self) -> None:
         config = self.context.inference
-        self._configs = [at_url(config, url) for url in config.endpoint.all_urls]
+        self._configs = [config_at_url(config, url) for url in config.endpoint.all_urls]
         until_mono_ns = mono_ns() + config.endpoint.wait_for_server
         targets = [
             await find_target(
@@ -176,7 +176,7 @@ class Worker(BaseService):
         if may_force_length(config):
             decision = await self._decide_forced_length(target)
             entries.leaves_length_free = decision is Decision.LEAVE_OUT
-        entries.fetch_what_fits()
+        entries.fetch_fitting()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
         # Report problems of the input first.
         await check_targets(config.endpoint, targets)
@@ -185,18 +185,18 @@ class Worker(BaseService):
         self.progress_text = progress
 
     def _make_client(self, targets: list[Target], generator: LoadGenerator) -> Client:
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "on_end": generator.on_end,
             "on_timer": generator.on_timer,
             "on_batch": self._records.add,
-            "poll_every_ns": poll_interval_ns(self.context.topology.workers_a_core),
+            "poll_every_ns": poll_interval_ns(self.context.topology.workers_per_core),
             "on_part": generator.on_part if isinstance(generator, PrefillGenerator) else None,
         }
         if len(targets) == 1:
-            return InferenceClient(targets[0], **given)
+            return InferenceClient(targets[0], **options)
         config = self.context.inference
         strategy, shift = config.endpoint.url_strategy, shift_of(config)
-        return SeveralTargets(targets, shift=shift, strategy=strategy, **given)
+        return SeveralTargets(targets, shift=shift, strategy=strategy, **options)
 
     async def _decide_forced_length(self, target: Target) -> Decision:
         question = ForcedLengthAsked(*self.header)
@@ -243,7 +243,7 @@ class Worker(BaseService):
             assert self._entries is not None
             assert self._generator is not None
             self._entries.put(block)
-            self._entries.fetch_what_fits()
+            self._entries.fetch_fitting()
             self._progressed.set()
             self._generator.entries_arrived()
 
@@ -263,7 +263,7 @@ class Worker(BaseService):
         if message.run_id != self.context.run_id:
             return
         if isinstance(message, ClockReply):
-            take_reply(self, self._clock, message)
+            handle_reply(self, self._clock, message)
             self._progressed.set()
             return
         generator = self._generator
@@ -302,7 +302,7 @@ class Worker(BaseService):
 
     async def _send_returns(self) -> None:
         topology = self.context.topology
-        interval_s = return_interval_s(topology.workers, topology.workers_a_core)
+        interval_s = return_interval_s(topology.workers, topology.workers_per_core)
         while True:
             if await is_set_within(self._return_now, interval_s):
                 await asyncio.sleep(STARVED_RETURN_S)
@@ -349,7 +349,7 @@ class Worker(BaseService):
         elif me is not None and me.lost:
             self._stop_after_loss()
         elif me is not None and roster.frozen and me.processor != self._records.processor:
-            self._take_processor()
+            self._choose_processor()
 
     def _stop_after_loss(self) -> None:
         """Stop at once: this process was suspended for some seconds, its sends no longer count, and
@@ -359,7 +359,7 @@ class Worker(BaseService):
             phase = Phase(self._generator.phase)
             self._generator.stop(PhaseStopped(*self.header, phase, 0, 0), 0)
 
-    def _take_processor(self) -> None:
+    def _choose_processor(self) -> None:
         """Send records to the processor in the roster."""
         assert self.roster is not None
         me = self.me

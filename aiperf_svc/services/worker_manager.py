@@ -27,7 +27,7 @@ class WorkerManager(BaseService):
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
         topology = context.topology
-        self._roster = Roster(topology.expected, workers_a_core=topology.workers_a_core)
+        self._roster = Roster(topology.expected, workers_per_core=topology.workers_per_core)
         self._clock = ListeningClock()
         self._seen: dict[str, int] = {}
         self._changed = asyncio.Event()

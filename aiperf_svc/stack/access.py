@@ -59,8 +59,8 @@ class Access(pulumi.ComponentResource):
             opts=scope.options(self, ignore_changes=("data",)),
         )
         found: dict[str, pulumi.Input[str]] = {"keys": _name(keys)}
-        for which, given in args.secrets.items():
-            values: pulumi.Output[dict[str, str]] = pulumi.Output.all(**given)
+        for which, secret_values in args.secrets.items():
+            values: pulumi.Output[dict[str, str]] = pulumi.Output.all(**secret_values)
             secret = k8s.core.v1.Secret(
                 which,
                 metadata=scope.metadata(which),

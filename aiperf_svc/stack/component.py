@@ -1,4 +1,4 @@
-"""The component for a user's own Pulumi program: a benchmark beside the system that it measures.
+"""The component for a user's own Pulumi program: a benchmark and the system that it measures.
 
 A plan needs the whole config before anything is created, so the config takes plain values and no
 Outputs. Only secrets and the kubeconfig may be values that are known during the deployment.
@@ -16,7 +16,7 @@ import pulumi
 from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.stack.benchmark import BenchmarkStack, BenchmarkStackArgs
@@ -174,33 +174,37 @@ def _plain(value: Any, path: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _kubeconfig(given: pulumi.Input[str] | None) -> pulumi.Input[str] | None:
-    return given if given is None or isinstance(given, str) else pulumi.Output.secret(given)
+def _kubeconfig(kubeconfig: pulumi.Input[str] | None) -> pulumi.Input[str] | None:
+    return (
+        kubeconfig
+        if kubeconfig is None or isinstance(kubeconfig, str)
+        else pulumi.Output.secret(kubeconfig)
+    )
 
 
 def _secrets(
-    plan: StackPlan, given: Mapping[str, pulumi.Input[str]]
+    plan: StackPlan, values: Mapping[str, pulumi.Input[str]]
 ) -> dict[str, dict[str, pulumi.Output[str]]]:
     """Return the values for each Secret. Raises RunError if one is missing or unnecessary."""
-    if isinstance(given, pulumi.Output):
+    if isinstance(values, pulumi.Output):
         raise pulumi.RunError("secrets: expected plain names; only their values can be Outputs")
     wanted = [key for keys in plan.secret_keys.values() for key in keys]
-    if missing := sorted(set(wanted) - set(given)):
+    if missing := sorted(set(wanted) - set(values)):
         raise pulumi.RunError(f"secrets: the config needs values for {', '.join(missing)}")
-    for key in given:
+    for key in values:
         if key not in wanted:
             hint = did_you_mean(key, wanted)
             raise pulumi.RunError(f"secrets: the config does not need {key!r}{hint}")
     return {
-        name: {key: pulumi.Output.secret(given[key]) for key in keys}
+        name: {key: pulumi.Output.secret(values[key]) for key in keys}
         for name, keys in plan.secret_keys.items()
     }
 
 
 def _resources(opts: pulumi.ResourceOptions | None) -> Iterator[pulumi.Resource]:
     """Yield the resources of `depends_on`, which do not apply to a component's children."""
-    given: Any = opts.depends_on if opts is not None else None
-    for each in given if isinstance(given, Sequence) else [given]:
+    resources: Any = opts.depends_on if opts is not None else None
+    for each in resources if isinstance(resources, Sequence) else [resources]:
         if isinstance(each, pulumi.Resource):
             yield each
         elif each is not None:

@@ -39,8 +39,8 @@ class MountedNames:
 
 def preparation(plan: ContainerPlan, pod: PodPlan, mounted: MountedNames) -> core.ContainerArgs:
     """Return an init container, or a sidecar that starts before the pod's containers."""
-    beside = {"restart_policy": "Always"} if plan.is_beside else {}
-    return container(plan, pod, mounted, **beside)
+    sidecar = {"restart_policy": "Always"} if plan.is_sidecar else {}
+    return container(plan, pod, mounted, **sidecar)
 
 
 def container(
@@ -124,13 +124,13 @@ def _resources(requests: Requests) -> core.ResourceRequirementsArgs:
     memory = {"memory": format_size(requests.memory_bytes)}
     gpus = {requests.gpu.resource: str(requests.gpu.count)} if requests.gpu else {}
     gpus |= {name: str(number) for name, number in requests.devices.items()}
-    limit, storage, most = requests.cpu_limit_millis, {}, {}
+    limit, storage, limits = requests.cpu_limit_millis, {}, {}
     if requests.storage_limit_bytes:
         storage = {STORAGE: format_size(requests.storage_bytes)}
-        most = {STORAGE: format_size(requests.storage_limit_bytes)}
+        limits = {STORAGE: format_size(requests.storage_limit_bytes)}
     return core.ResourceRequirementsArgs(
         requests={"cpu": format_cpu(requests.cpu_millis), **memory, **gpus, **storage},
-        limits={**({"cpu": format_cpu(limit)} if limit else {}), **memory, **gpus, **most},
+        limits={**({"cpu": format_cpu(limit)} if limit else {}), **memory, **gpus, **limits},
     )
 
 

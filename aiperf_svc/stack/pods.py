@@ -275,8 +275,8 @@ def _volume(volume: Volume, mounted: MountedNames, identity: Identity) -> core.V
         return core.VolumeArgs(name=volume.name, image=files)
     if volume.kind == "host-path":
         # Never created, because it would remain on the node.
-        there = core.HostPathVolumeSourceArgs(path=volume.source, type="Directory")
-        return core.VolumeArgs(name=volume.name, host_path=there)
+        host_path = core.HostPathVolumeSourceArgs(path=volume.source, type="Directory")
+        return core.VolumeArgs(name=volume.name, host_path=host_path)
     medium = "Memory" if volume.kind == "memory" else None
     folder = core.EmptyDirVolumeSourceArgs(medium=medium, size_limit=limit)
     return core.VolumeArgs(name=volume.name, empty_dir=folder)
@@ -346,7 +346,7 @@ def _make_stateful_set(
                 )
             ),
         ),
-        # An update would replace one pod after the other, and keep the files of the last run.
+        # An update would replace one pod after another, and keep the files of the last run.
         opts=pulumi.ResourceOptions.merge(
             options,
             pulumi.ResourceOptions(replace_on_changes=["spec"], delete_before_replace=True),

@@ -17,7 +17,7 @@ from aiperf_svc.stack.component import Benchmark
 
 
 class BenchmarkProvider(ComponentProvider):
-    """Serves the component, and reports its RunError as the message alone.
+    """Serves the component, and reports only the message of its RunError.
 
     The SDK puts a traceback into the message of each error of a component, but for an
     InputPropertiesError.

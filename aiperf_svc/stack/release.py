@@ -78,14 +78,14 @@ class Release(pulumi.ComponentResource):
         name = f"{manifest['kind']}-{manifest['metadata']['name']}".lower()
         is_global = name_of(manifest) in args.plan.cluster_scoped
         makes_pods = stage_of(manifest) is CreationStage.PODS
-        given = manifest["metadata"]
+        original = manifest["metadata"]
         # The readiness of a Service depends on pods that are created after it.
         unawaited = SKIP_AWAIT if manifest["kind"] in ("Service", "Ingress") else {}
         notes = {**scope.identity.annotations, **PROVIDER, **unawaited}
         owners = _namespace_owner(scope) if is_global else list(scope.owners)
         metadata: Json = {
-            **_placed(given, scope.namespace),
-            "annotations": {**notes, **_placed(given.get("annotations") or {}, scope.namespace)},
+            **_placed(original, scope.namespace),
+            "annotations": {**notes, **_placed(original.get("annotations") or {}, scope.namespace)},
             **({"ownerReferences": owners} if owners else {}),
         }
         if not is_global:

@@ -33,39 +33,41 @@ class Results(pulumi.ComponentResource):
     ) -> None:
         super().__init__("aiperf:stack:Results", name, None, opts)
         self.url = pulumi.Output.from_input("")
-        how = args.exposure
-        if how.expose != "port-forward":
+        exposure = args.exposure
+        if exposure.expose != "port-forward":
             service = self._service(args)
-            if how.expose == "Ingress":
+            if exposure.expose == "Ingress":
                 self._ingress(args)
-                scheme = "https" if how.tls_secret else "http"
-                self.url = pulumi.Output.from_input(f"{scheme}://{how.host}")
-            elif how.expose == "NodePort":
+                scheme = "https" if exposure.tls_secret else "http"
+                self.url = pulumi.Output.from_input(f"{scheme}://{exposure.host}")
+            elif exposure.expose == "NodePort":
                 self.url = service.spec.apply(_node_url)
             else:
                 self.url = service.status.apply(_balancer_url)
         self.register_outputs({"url": self.url})
 
     def _service(self, args: ResultsArgs) -> k8s.core.v1.Service:
-        how, scope = args.exposure, args.scope
-        is_balancer = how.expose == "LoadBalancer"
+        exposure, scope = args.exposure, args.scope
+        is_balancer = exposure.expose == "LoadBalancer"
         annotations = {} if is_balancer else SKIP_AWAIT
-        if how.expose != "Ingress":
-            annotations = {**annotations, **how.annotations}
+        if exposure.expose != "Ingress":
+            annotations = {**annotations, **exposure.annotations}
         return k8s.core.v1.Service(
             "results",
             metadata=scope.metadata("results", annotations=annotations),
             spec=k8s.core.v1.ServiceSpecArgs(
-                type="ClusterIP" if how.expose == "Ingress" else how.expose,
+                type="ClusterIP" if exposure.expose == "Ingress" else exposure.expose,
                 selector=scope.identity.selector(args.pod),
-                load_balancer_source_ranges=list(how.allow_cidrs) or None if is_balancer else None,
+                load_balancer_source_ranges=list(exposure.allow_cidrs) or None
+                if is_balancer
+                else None,
                 ports=[
                     k8s.core.v1.ServicePortArgs(
                         name="results-api",
                         port=PORT,
                         target_port=PORT,
                         protocol="TCP",
-                        node_port=how.node_port,
+                        node_port=exposure.node_port,
                     )
                 ],
             ),
@@ -73,25 +75,25 @@ class Results(pulumi.ComponentResource):
         )
 
     def _ingress(self, args: ResultsArgs) -> None:
-        how, scope, net = args.exposure, args.scope, k8s.networking.v1
+        exposure, scope, net = args.exposure, args.scope, k8s.networking.v1
         backend = net.IngressBackendArgs(
             service=net.IngressServiceBackendArgs(
                 name=scope.identity.name("results"), port=net.ServiceBackendPortArgs(number=PORT)
             )
         )
         path = net.HTTPIngressPathArgs(path="/", path_type="Prefix", backend=backend)
-        tls = net.IngressTLSArgs(hosts=[how.host or ""], secret_name=how.tls_secret)
+        tls = net.IngressTLSArgs(hosts=[exposure.host or ""], secret_name=exposure.tls_secret)
         net.Ingress(
             "results",
-            metadata=scope.metadata("results", annotations={**SKIP_AWAIT, **how.annotations}),
+            metadata=scope.metadata("results", annotations={**SKIP_AWAIT, **exposure.annotations}),
             spec=net.IngressSpecArgs(
-                ingress_class_name=how.ingress_class,
+                ingress_class_name=exposure.ingress_class,
                 rules=[
                     net.IngressRuleArgs(
-                        host=how.host, http=net.HTTPIngressRuleValueArgs(paths=[path])
+                        host=exposure.host, http=net.HTTPIngressRuleValueArgs(paths=[path])
                     )
                 ],
-                tls=[tls] if how.tls_secret else None,
+                tls=[tls] if exposure.tls_secret else None,
             ),
             opts=scope.options(self),
         )

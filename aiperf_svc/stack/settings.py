@@ -26,8 +26,8 @@ from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.event_undo import POLL_S, RETRY_S
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
+    list_cluster_scoped,
     refuse_taken_outside,
-    take_outside,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import refuse_unread
 from aiperf_svc.adapters.pulumi.deployed import made_roots, namespaces_in
@@ -137,8 +137,10 @@ def _summary(plan: StackPlan) -> str:
 
 def _project_folder() -> Path:
     """Return the folder of the project: Pulumi runs the program in it or in a subfolder."""
-    here = Path.cwd()
-    return next((each for each in (here, *here.parents) if (each / "Pulumi.yaml").is_file()), here)
+    folder = Path.cwd()
+    return next(
+        (each for each in (folder, *folder.parents) if (each / "Pulumi.yaml").is_file()), folder
+    )
 
 
 def check_is_path(kubeconfig: pulumi.Input[str] | None, name: str) -> None:
@@ -210,16 +212,16 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     namespace = wanted.name if wanted.mode == "existing" else None
     makes_outside = plan.release is not None and plan.release.cluster_scoped
 
-    async def look() -> tuple[Users, Inventory | None]:
+    async def read_cluster() -> tuple[Users, Inventory | None]:
         async with connect(kubeconfig=kubeconfig, context=cluster.context) as api:
             finding = functools.partial(users_of, api, stack, namespace=namespace)
             users = await retried(finding, within_s=RETRY_S, pause_s=POLL_S)
-            return users, await take_outside(api) if makes_outside else None
+            return users, await list_cluster_scoped(api) if makes_outside else None
 
     try:
         # In a thread, because Pulumi's own event loop runs in this one.
         with ThreadPoolExecutor(1) as thread:
-            users, outside = thread.submit(asyncio.run, look()).result()
+            users, outside = thread.submit(asyncio.run, read_cluster()).result()
     except Refused as error:
         raise pulumi.RunError(
             f"whether stack {stack} is in use is unknown: {error}. Nothing was changed"
@@ -249,10 +251,10 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     own = made_roots(state)
     others = [lease for uid, lease in users.alive.items() if uid not in own]
     if others:
-        words = other_state_text(
+        text = other_state_text(
             stack, [each.namespace for each in others], [each.owner for each in others]
         )
-        raise pulumi.RunError(f"{words}. Nothing was changed")
+        raise pulumi.RunError(f"{text}. Nothing was changed")
     used = {wanted.name, *namespaces_in(state)}
     for uid, namespace in users.unfinished.items():
         if uid not in own and namespace in used:

@@ -68,8 +68,8 @@ def exit_codes(e: StepEvidence) -> Reason:
     first = ""
     if bad:
         name, code = bad[0]
-        how = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
-        first = f"; first {name}: {how}"
+        end_text = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+        first = f"; first {name}: {end_text}"
     return expect_none(
         "exit-codes",
         len(bad),

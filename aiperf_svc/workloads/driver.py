@@ -1,9 +1,9 @@
-"""The driver of an experiment's trials: beside the system controller, or in a session that starts
-the trials one by one (docs/decisions/0053-one-session-for-every-run.md)."""
+"""The driver of an experiment's trials. It runs in the system controller, or in a session that
+starts the trials one by one (docs/decisions/0053-one-session-for-every-run.md)."""
 
 from collections.abc import Sequence
 
-from aiperf_svc.config.experiment import MOST_TRIALS
+from aiperf_svc.config.experiment import MAX_TRIALS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.machine import (
     EndedTrial,
@@ -50,6 +50,6 @@ def attempt_config(config: Config, trial: Trial, attempt: int) -> Config:
     own = trial_config(config, trial.parameters)
     # The server may have cached the prompts of an earlier attempt.
     found: Config = workload_of(config).with_own_prompts(
-        own, trial.number + MOST_TRIALS * (attempt - 1)
+        own, trial.number + MAX_TRIALS * (attempt - 1)
     )
     return found

@@ -142,20 +142,20 @@ def newest_lines(text: str) -> list[str]:
 
 def failure_text(command: Command, code: int, output: str) -> str:
     """Return how a command failed, with the last lines of its output."""
-    how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    end_text = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
     if code == 127:
-        how += ", the shell's code for a missing program"
+        end_text += ", the shell's code for a missing program"
     text = _last_lines(output)
-    return f"{command.argv[0]} {how}" + (f": {text}" if text else "")
+    return f"{command.argv[0]} {end_text}" + (f": {text}" if text else "")
 
 
 def _last_lines(text: str) -> str:
     """Return the last lines of a text, up to a limit, without rulers around a message."""
     shown: list[str] = []
     for line in reversed(text.splitlines()):
-        words = line.strip()
-        if len(words) + sum(map(len, shown)) > SHOWN_CHARACTERS and shown:
+        message = line.strip()
+        if len(message) + sum(map(len, shown)) > SHOWN_CHARACTERS and shown:
             break
-        if any(map(str.isalnum, words)):
-            shown.insert(0, words[-SHOWN_CHARACTERS:])
+        if any(map(str.isalnum, message)):
+            shown.insert(0, message[-SHOWN_CHARACTERS:])
     return "\n".join(shown)

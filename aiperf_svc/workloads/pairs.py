@@ -52,17 +52,17 @@ def circle_rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(rounds)
 
 
-def at_the_same_time(
-    steps: Iterable[Step], ranks: Sequence[Rank], *, most_nodes: int | None = None
+def group_steps(
+    steps: Iterable[Step], ranks: Sequence[Rank], *, max_nodes: int | None = None
 ) -> tuple[Step, ...]:
     """Group consecutive steps as long as they use different nodes and a group has at most
-    `most_nodes`. Two steps on one node would compete for it."""
+    `max_nodes`. Two steps on one node would compete for it."""
     nodes = {rank.number: rank.node for rank in ranks}
     grouped: list[Step] = []
     number, used, kind = 0, set[str](), None
     for step in steps:
         own = {nodes[rank] for rank in step.ranks}
-        is_full = most_nodes is not None and len(used | own) > most_nodes
+        is_full = max_nodes is not None and len(used | own) > max_nodes
         if own & used or is_full or step.is_measured is not kind:
             number, used, kind = number + 1, set(), step.is_measured
         used |= own

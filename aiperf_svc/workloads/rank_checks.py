@@ -20,15 +20,15 @@ START_SKEW_SHARE = 0.01
 """Share of the step from which a skew is invalid, if that is less than 100 ms."""
 LATE_START_NS = 100_000_000
 THROTTLED_SHARE = (0.01, 0.20)
-"""Limits for the time in which the CPU quota throttled a rank. From a fifth on, the run measured
-the quota."""
+"""Limits for the time in which the CPU quota throttled a rank. At 20% or more, the run measured the
+quota."""
 CPU_PRESSURE = 0.20
 MEMORY_PRESSURE = 0.10
 STOLEN_SHARE = 0.05
 SPREAD = 0.05
 """Limit for the standard deviation over repetitions, as a share of the average."""
 COURIER_SHARE = 0.02
-SHORTEST_LOAD_NS = 1_000_000_000
+MIN_LOAD_NS = 1_000_000_000
 """Shorter steps count as this long when their courier's load is judged, since starting a step
 always takes the same few milliseconds."""
 
@@ -241,7 +241,7 @@ def courier_load(e: StepEvidence) -> Reason | None:
     return _worst_share(
         e,
         "courier-load",
-        lambda w, length_ns: w.courier_cpu_ns / max(length_ns, SHORTEST_LOAD_NS),
+        lambda w, length_ns: w.courier_cpu_ns / max(length_ns, MIN_LOAD_NS),
         COURIER_SHARE,
         "the courier of {place} took {share:.1%} of a core in the step {step}",
         "make the tool print less while it runs",

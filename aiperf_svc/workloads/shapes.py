@@ -1,5 +1,5 @@
 """Groups trials into shapes by their needs besides the load. The trials of a shape run one after
-the other in the same processes or pods. Shapes also run one after the other, or at the same time in
+another in the same processes or pods. Shapes also run one after another, or at the same time in
 separate stacks or as the indexes of Jobs."""
 
 import json
@@ -35,7 +35,7 @@ SHAPE_KEYS: dict[Where, tuple[str, ...]] = {
 }
 """Keys whose values define a shape. So does the number of a workload's ranks, whatever keys
 determine it."""
-MOST_BY_ROOM = 16
+MAX_AUTO_STACKS = 16
 """Maximum stacks at the same time if only the room limits them: each takes a process of Pulumi of
 some hundred megabytes on the machine of the command."""
 
@@ -83,8 +83,8 @@ def shapes_of(
     config: Config, where: Where, members: Sequence[TrialConfig] = ()
 ) -> tuple[Shape, ...]:
     """Return the shapes of a config's trials (`members`, if known) in the order in which they
-    begin; one without an experiment. Raises ConfigError, also for a search that would need several
-    shapes."""
+    begin. A config without an experiment has one shape. Raises ConfigError if a trial is invalid or
+    a search would need several shapes."""
     members = members or trial_configs(config)
     if where == "cluster" and is_fanned_out(config):
         # Everyone else sees one run of all trials.
@@ -93,11 +93,11 @@ def shapes_of(
     if config.experiment is not None and config.experiment.priority:
         found = in_order(found, config.experiment.priority)
     if len(found) > 1 and config.search is not None:
-        what = "processes" if where == "local" else "pods"
+        unit = "processes" if where == "local" else "pods"
         keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))
         raise ConfigError(
-            f"experiment.search: {keys or 'the number of ranks'} needs other {what} for each "
-            "value, which only `aiperf-svc run` and `profile` start one after the other"
+            f"experiment.search: {keys or 'the number of ranks'} needs other {unit} for each "
+            "value, which only `aiperf-svc run` and `profile` start one after another"
         )
     return found
 
@@ -145,9 +145,9 @@ def is_side_by_side(config: Config) -> bool:
     return experiment is not None and experiment.parallel != 1 and experiment.fan_out == "stacks"
 
 
-def most_at_once(parallel: int | str) -> int:
+def max_parallel(parallel: int | str) -> int:
     """Return the maximum shapes at the same time; `parallel` is `experiment.parallel`."""
-    return MOST_BY_ROOM if isinstance(parallel, str) else parallel
+    return MAX_AUTO_STACKS if isinstance(parallel, str) else parallel
 
 
 def is_fanned_out(config: Config) -> bool:

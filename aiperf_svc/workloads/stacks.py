@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import largest_topology
 from aiperf_svc.plan.index_pods import KEY
-from aiperf_svc.plan.lifetime import one_after_the_other
+from aiperf_svc.plan.lifetime import sequential_times
 from aiperf_svc.plan.run_id import in_order, order_experiment
 from aiperf_svc.plan.stack import SharedByShapes, StackPlan, StackSettings, plan_kind
 from aiperf_svc.plan.topology import Facts, Topology
@@ -58,7 +58,7 @@ def all_shapes(
         )
         for each in shapes
     ]
-    shared = SharedByShapes(experiment, in_order(config, experiment), one_after_the_other(times))
+    shared = SharedByShapes(experiment, in_order(config, experiment), sequential_times(times))
     return AllShapes(config, tuple(shapes), shared)
 
 
@@ -79,7 +79,7 @@ def plan_stack(
     workload = workload_of(config)
     if is_fanned_out(config):
         if settings.run.is_held:
-            raise ConfigError(f"{KEY}: indexes begin one after the other, at no common start")
+            raise ConfigError(f"{KEY}: indexes begin one after another, at no common start")
         (every,) = known.shapes
         indexes = [each.configs for each in index_shapes(config, every.members)]
         kind = workload.index_stack(shape_config(config, every), indexes)
@@ -89,7 +89,7 @@ def plan_stack(
     kind = workload.stack(shape_config(config, chosen), trials, settings)
     plan = plan_kind(kind, settings, known.shared)
     if len(known.shapes) == 1 and is_side_by_side(config):
-        note = "experiment.parallel: all trials run in the same pods, one after the other"
+        note = "experiment.parallel: all trials run in the same pods, one after another"
         plan = msgspec.structs.replace(plan, notes=(*plan.notes, note))
     return plan
 
@@ -112,9 +112,9 @@ def longest_trials(config: Config, configs: Sequence[Config]) -> tuple[Config, .
         return tuple(configs)
     from aiperf_svc.core.experiments.search_trials import lengths
 
-    short = (*configs, *(configs[-1] for _ in range(MOST_POINTS - len(configs))))
-    if not search.most_longer:
+    short = (*configs, *(configs[-1] for _ in range(MAX_POINTS - len(configs))))
+    if not search.max_longer_trials:
         return short
     end = {key: span.end for key, span in search.ranges.items()}
     confirming = trial_config(config, end | lengths(inference.load)[1])
-    return (*short, *(confirming for _ in range(search.most_longer)))
+    return (*short, *(confirming for _ in range(search.max_longer_trials)))

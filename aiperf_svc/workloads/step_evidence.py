@@ -28,7 +28,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Step and repetition in words."""
+        """Step and repetition as text."""
         if self.plan.repetition > 1:
             return f"{self.plan.step.name} (repetition {self.plan.repetition})"
         return self.plan.step.name
@@ -42,7 +42,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shortest(self) -> tuple[int, str]:
-        """Return the time of the shortest command, at most that of the step, and its rank in words.
+        """Return the time of the shortest command, at most that of the step, and its rank as text.
         The text is empty if the time is that of the step."""
         commands = self.plan.step.commands
         times = [
@@ -93,7 +93,7 @@ def witnessed(attempts: Iterable[Attempt]) -> Iterator[tuple[Attempt, RankWitnes
 
 
 def place_of(witness: RankWitness) -> str:
-    """Return rank and node in words."""
+    """Return rank and node as text."""
     return f"rank {witness.rank} on {witness.node}" if witness.node else f"rank {witness.rank}"
 
 

@@ -275,20 +275,20 @@ class StepMachine:
         if all(_has_reached(attempt.done.get(rank), attempt.stage) for rank in ranks):
             return True
         if attempt.stage is StepStage.FINISH:
-            limit_ns, what = FINISH_NS, "its output did not come"
+            limit_ns, problem = FINISH_NS, "its output did not come"
         elif attempt.problem:
             return True
         elif attempt.stage is StepStage.PREPARE:
-            limit_ns, what = PREPARE_NS, "not ready"
+            limit_ns, problem = PREPARE_NS, "not ready"
         else:
-            limit_ns, what = attempt.plan.step.timeout_ns, "still running"
+            limit_ns, problem = attempt.plan.step.timeout_ns, "still running"
         is_running = attempt.stage is StepStage.RUN
         since = attempt.due_wall_ns if is_running else attempt.since_wall_ns
         if now - since < limit_ns:
             return False
         late = [r for r in ranks if not _has_reached(attempt.done.get(r), attempt.stage)]
         names = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
-        attempt.note(f"{names}: {what} after {limit_ns / 1e9:g} s")
+        attempt.note(f"{names}: {problem} after {limit_ns / 1e9:g} s")
         return True
 
     def _advance(self, attempt: _Attempt, now: int) -> None:

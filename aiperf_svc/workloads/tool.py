@@ -22,7 +22,7 @@ from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.stack_kind import StackKind
 from aiperf_svc.plan.topology import Facts, Topology, plan_ranks
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.workloads.pairs import at_the_same_time
+from aiperf_svc.workloads.pairs import group_steps
 from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
 from aiperf_svc.workloads.workload import (
     LocalNeeds,
@@ -94,13 +94,15 @@ def _nodes(plan: StackPlan, ranks: Ranks) -> str:
 
 
 def _network(ranks: Ranks) -> str:
-    words = ["the nodes' own"] if ranks.host_network else []
+    parts = ["the nodes' own"] if ranks.host_network else []
     if ranks.network is not None:
-        how = "instead of the pods'" if ranks.network.attach == "default" else "beside the pods'"
-        words.append(f"{ranks.network.name}, {how}")
-    words += [f"MTU {ranks.mtu:,}"] if ranks.mtu else []
-    words += [f"{number} {name}" for name, number in ranks.devices.items()]
-    return ", ".join(words)
+        attach_text = (
+            "instead of the pods'" if ranks.network.attach == "default" else "beside the pods'"
+        )
+        parts.append(f"{ranks.network.name}, {attach_text}")
+    parts += [f"MTU {ranks.mtu:,}"] if ranks.mtu else []
+    parts += [f"{number} {name}" for name, number in ranks.devices.items()]
+    return ", ".join(parts)
 
 
 def _volume(ranks: Ranks) -> str:
@@ -257,7 +259,7 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         time."""
         steps = self.steps(config, ranks)
         if config.deployment.ranks.pairs == "rounds":
-            return at_the_same_time(steps, ranks)
+            return group_steps(steps, ranks)
         return steps
 
     # --- the plan --------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ HEADER_BYTES = 66
 ACKNOWLEDGEMENT_BYTES = 33
 """Acknowledgements per packet: one of 66 bytes for every second packet."""
 PACKET_PAYLOAD = 1448
-FEWEST_PACKETS = 10_000
+MIN_PACKETS = 10_000
 """Minimum packets for a share. With fewer, the share is random."""
 DROPPED_SHARE = 0.001
 RETRANSMITTED_SHARE = 0.01
@@ -167,7 +167,7 @@ def _packets(
     found = []
     for attempt, witness in witnessed(e.counted):
         count, size = of(witness)
-        found.append((count / max(size / PACKET_PAYLOAD, FEWEST_PACKETS), count, witness, attempt))
+        found.append((count / max(size / PACKET_PAYLOAD, MIN_PACKETS), count, witness, attempt))
     if not found:
         return None
     share, count, witness, attempt = max(found, key=lambda item: item[0])

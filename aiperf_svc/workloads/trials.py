@@ -113,8 +113,8 @@ def _trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
 
 def _remaining(experiment: Experiment | None, parameters: Mapping[str, Any]) -> Parameters:
     """Return the parameters whose values differ from the template."""
-    given = experiment.part.given if experiment is not None and experiment.part else ()
-    return {key: value for key, value in parameters.items() if key not in given}
+    already_set = experiment.part.given if experiment is not None and experiment.part else ()
+    return {key: value for key, value in parameters.items() if key not in already_set}
 
 
 def _template(config: Config, keys: Iterable[str]) -> Parameters:

@@ -158,7 +158,7 @@ class Workload(ABC, Generic[ConfigT]):
         planned. `ended` trials need not run again."""
         return None
 
-    def needless(
+    def unnecessary_trials(
         self,
         config: ConfigT,
         trials: Sequence[Trial],
@@ -205,7 +205,7 @@ class Workload(ABC, Generic[ConfigT]):
     def stack(
         self, config: ConfigT, trials: Sequence[ConfigT], settings: StackSettings
     ) -> StackKind[ConfigT]:
-        """Return the stack of a config whose pods run these trials one after the other. Raises
+        """Return the stack of a config whose pods run these trials one after another. Raises
         ConfigError."""
 
     def index_stack(

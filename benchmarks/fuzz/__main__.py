@@ -54,13 +54,13 @@ def main() -> int:
 
 def _show(finding: Finding) -> None:
     trial = finding.trial
-    most = max(finding.growth.values(), default=0) / 2**20
+    max_mib = max(finding.growth.values(), default=0) / 2**20
     print(
         f"run {trial.number:3}: {trial.responses:5} "
         f"{'streams' if trial.is_streaming else 'bodies '} {finding.good:5} good "
         f"{finding.bad:5} bad "
         f"{finding.verdict or '-':9} exit {finding.exit_code:2} {finding.seconds:5.1f} s"
-        + (f", grew by at most {most:.1f} MiB" if finding.growth else "")
+        + (f", grew by at most {max_mib:.1f} MiB" if finding.growth else "")
         + (f", {len(finding.problems)} PROBLEMS" if finding.problems else "")
     )
     for problem in finding.problems[:SHOWN]:

@@ -23,7 +23,7 @@ from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.workloads.stacks import plan_stack
 
 STACKS = Path(__file__).parents[2] / "stacks"
-LONGEST_LINE: Final = 600
+MAX_LINE_LENGTH: Final = 600
 """Maximum length of one problem, because printed values are truncated."""
 WRONG: Final[tuple[Any, ...]] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 1e308, -0.0, float("nan"), float("inf"), "",
@@ -70,7 +70,7 @@ def _check_file(path: Path) -> str:
         return f"exit code {code}: {errors[:500]}"
     if code == ExitCode.BAD_CONFIG and not errors.startswith("error: "):
         return f"refused without an error: {errors[:500]!r}"
-    long = [line for line in errors.splitlines() if len(line) > LONGEST_LINE]
+    long = [line for line in errors.splitlines() if len(line) > MAX_LINE_LENGTH]
     if long:
         return f"a line of {len(long[0])} characters: {long[0][:200]}"
     if any(ord(c) < 32 and c != "\n" for c in errors) or "\u202e" in errors:
@@ -118,10 +118,10 @@ def _places(value: Any, path: str = "") -> Any:
     """Return every key and index inside a value, with its container."""
     keys = value if isinstance(value, dict) else range(len(value))
     for key in list(keys):
-        here = f"{path}.{key}".lstrip(".")
-        yield value, key, here
+        key_path = f"{path}.{key}".lstrip(".")
+        yield value, key, key_path
         if isinstance(value[key], dict | list):
-            yield from _places(value[key], here)
+            yield from _places(value[key], key_path)
 
 
 def _renamed(rng: random.Random, key: str) -> str:

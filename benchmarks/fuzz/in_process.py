@@ -18,7 +18,7 @@ from aiperf_svc.protocol.messages.records import RawBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
 from benchmarks.fuzz.legal import MODEL
 from benchmarks.fuzz.server import serving
-from benchmarks.fuzz.trials import LONGEST_S, Finding, Trial, compare
+from benchmarks.fuzz.trials import TIMEOUT_S, Finding, Trial, compare
 
 POLL_NS = 500_000
 HOUSEKEEPING_S = 0.05
@@ -32,9 +32,9 @@ def run_in_process(trial: Trial) -> Finding:
             trial.config(f"http://127.0.0.1:{server.port}", "unused")
         )
         try:
-            rows = asyncio.run(asyncio.wait_for(_Requests(trial, config).run(), LONGEST_S))
+            rows = asyncio.run(asyncio.wait_for(_Requests(trial, config).run(), TIMEOUT_S))
         except TimeoutError:
-            finding.problems.append(f"the requests did not end within {LONGEST_S:g} s")
+            finding.problems.append(f"the requests did not end within {TIMEOUT_S:g} s")
             return finding
     compare(finding, server, {name: rows[name] for name in METRIC_DTYPE.names or ()})
     return finding

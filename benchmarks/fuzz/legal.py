@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.fuzz.reply import Ending, Reply, Truth
 
-LONGEST_PAUSE_S: Final = 0.02
+MAX_PAUSE_S: Final = 0.02
 MODEL: Final = "fuzz"
 
 
@@ -194,13 +194,13 @@ def _pieces(rng: random.Random, data: bytes) -> Iterator[bytes]:
 
 def _framed(rng: random.Random, body: Body) -> tuple[bytes, Ending]:
     """Return a complete response in one of the three framings."""
-    how = rng.choice(("chunked", "chunked", "length", "close"))
+    framing = rng.choice(("chunked", "chunked", "length", "close"))
     closing = rng.random() < 0.15
     connection = [_case(rng, b"Connection") + b": close"] if closing else []
-    if how == "length":
+    if framing == "length":
         length = _case(rng, b"Content-Length") + b": %d" % len(body.data)
         data = head(rng, body, length, *connection) + body.data
-    elif how == "chunked":
+    elif framing == "chunked":
         coding = _case(rng, b"Transfer-Encoding") + rng.choice((b": chunked", b":Chunked"))
         data = head(rng, body, coding, *connection) + chunked_body(rng, body)
     else:
@@ -214,8 +214,8 @@ def with_length(rng: random.Random, body: Body, status: bytes = b"200 OK") -> by
 
 def split(rng: random.Random, data: bytes) -> tuple[tuple[float, bytes], ...]:
     """Return the bytes in pieces, as from a network or a slow server."""
-    how = rng.random()
-    if how < 0.4:
+    choice = rng.random()
+    if choice < 0.4:
         return ((pause(rng), data),)
     cuts = sorted(rng.randrange(1, len(data)) for _ in range(rng.choice((1, 2, 5, 20))))
     edges = [0, *cuts, len(data)]
@@ -224,7 +224,7 @@ def split(rng: random.Random, data: bytes) -> tuple[tuple[float, bytes], ...]:
 
 
 def pause(rng: random.Random) -> float:
-    return rng.choice((0.0, 0.0, 0.001, LONGEST_PAUSE_S * rng.random()))
+    return rng.choice((0.0, 0.0, 0.001, MAX_PAUSE_S * rng.random()))
 
 
 def _unterminated(rng: random.Random, body: Body) -> bytes:

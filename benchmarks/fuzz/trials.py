@@ -35,7 +35,7 @@ from benchmarks.fuzz.server import FuzzServer, serving
 
 ROOT = Path(__file__).parents[2]
 REQUEST_TIMEOUT_S = 1.0
-LONGEST_S = 120.0
+TIMEOUT_S = 120.0
 """Time limit of one run. It is far above the time of its responses and detects hangs."""
 GROWTH_BYTES = 24 * 2**20
 """Allowed growth of one service after a third of a run. Caches of responses fill until then."""
@@ -157,7 +157,7 @@ def _run(config: Path, folder: Path, server: FuzzServer, finding: Finding) -> st
                 process.terminate()
                 process.wait()
     if samples is None:
-        finding.problems.append(f"the run did not end within {LONGEST_S:g} s")
+        finding.problems.append(f"the run did not end within {TIMEOUT_S:g} s")
         return None
     finding.exit_code = process.returncode
     if finding.trial.responses >= JUDGED_GROWTH:
@@ -170,7 +170,7 @@ def _watch(
 ) -> list[tuple[int, dict[str, int]]] | None:
     """Sample the number of responses and the memory by service until the process ends."""
     samples = []
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None:
         if time.monotonic() > deadline:
             return None

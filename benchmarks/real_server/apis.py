@@ -22,7 +22,7 @@ from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from benchmarks.real_server.server import made, serving
 
 REQUESTS = 40
-LONGEST_S = 300.0
+TIMEOUT_S = 300.0
 _LOAD = (
     *("--model", "tiny", "--ui", "none", "--concurrency", "2", "--isl", "40", "--osl", "16"),
     *("--request-count", str(REQUESTS), "--num-prompts", str(REQUESTS)),
@@ -120,7 +120,7 @@ def _measured(api: Api, url: str, model: Path) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         where = ("--url", url, "--tokenizer", str(model), "--artifact-dir", folder)
         command = [*OWN_PROGRAM, "profile", *_LOAD, *where, *api.flags]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         path = next(Path(folder).glob("*/profile_export_aiperf.json"), None)
         if path is None:
             raise SystemExit(f"{api.name}: exit code {run.returncode}: {run.stderr[-2_000:]}")
@@ -164,14 +164,14 @@ def _sum(found: dict[str, Any], tag: str) -> int | None:
 
 def counters(url: str) -> dict[str, float]:
     """Wait until the server processes no request and return its counters."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:
             found = {name: float(value) for name, value in _COUNTER.findall(page.read().decode())}
         if not found["requests_processing"] and not found["requests_deferred"]:
             return found
         time.sleep(0.1)
-    raise SystemExit(f"{url}: requests are processed for over {LONGEST_S:g} s")
+    raise SystemExit(f"{url}: requests are processed for over {TIMEOUT_S:g} s")
 
 
 def _show(results: Sequence[Result]) -> None:

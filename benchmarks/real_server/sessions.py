@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
-from benchmarks.real_server.apis import LONGEST_S, counters
+from benchmarks.real_server.apis import TIMEOUT_S, counters
 from benchmarks.real_server.server import CACHE, STOP_S, free_port, made, serving, wait_until_ready
 
 ROUTER = "sglang-router==0.3.2"
@@ -77,7 +77,7 @@ def _measured(policy: str, servers: tuple[str, ...]) -> Result:
         pages = ("--server-metrics", *(f"{each}/metrics" for each in servers), page)
         where = ("--url", url, "--tokenizer", str(made()[1]), "--artifact-dir", folder)
         command = [*OWN_PROGRAM, "profile", *LOAD, *where, *pages]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         path = next(Path(folder).glob("*/profile_export.jsonl"), None)
         if path is None:
             raise SystemExit(f"{policy}: exit code {run.returncode}: {run.stderr[-2_000:]}")

@@ -37,7 +37,7 @@ from benchmarks import machine_use
 from benchmarks.records_15m.fake_services import FakeServices
 from benchmarks.records_15m.feed import BATCH_ROWS, PROCESSORS, RATE_PER_S, WORKERS, Feed
 
-LOOK_S = 0.1
+POLL_S = 0.1
 API_PORT = 19_090
 TOKEN = secrets.token_urlsafe(32)
 MIB = 2**20
@@ -55,7 +55,7 @@ class Memory:
         while True:
             now_mib = machine_use.status_bytes(self._pid, "RssAnon") / MIB
             self.anonymous_mib = max(self.anonymous_mib, now_mib)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def peak_mib(self) -> float:
         """Includes mapped file pages, which the kernel reclaims when necessary."""
@@ -158,7 +158,7 @@ async def _summary(client: ResultsClient) -> InferenceResult:
             results = await client.results()
             assert isinstance(results, InferenceResult)
             return results
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def reference_s(count: int) -> float:

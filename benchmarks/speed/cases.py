@@ -44,7 +44,7 @@ def streams(*, is_quick: bool) -> Figures:
 
 
 def interpreted(*, is_quick: bool) -> Figures:
-    """The same streams with a client without compiled code."""
+    """The case `streams`, with a client that runs without its compiled modules."""
     with tempfile.TemporaryDirectory(prefix="aiperf-interpreted-") as folder:
         package = Path(aiperf_svc.__file__).parent
         without = shutil.ignore_patterns("*.so", "__pycache__")

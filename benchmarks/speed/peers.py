@@ -84,8 +84,8 @@ def _measured(server: RunningMockServer, command: list[str], folder: Path) -> di
     total = server.truth()["completed"]
     inner = [(at, count) for at, count in seen if 0.1 * total <= count <= 0.9 * total]
     if len(inner) < 2 or inner[-1][1] == inner[0][1]:
-        words = log.read_text(errors="replace").strip().splitlines()[-1:]
-        return {"failed": f"exit {process.returncode}: {' '.join(words)[-300:]}"}
+        last_line = log.read_text(errors="replace").strip().splitlines()[-1:]
+        return {"failed": f"exit {process.returncode}: {' '.join(last_line)[-300:]}"}
     (began, first), (ended, last) = inner[0], inner[-1]
     return {
         "requests": total,

@@ -137,9 +137,9 @@ def run_profile(
             for key in ("start_time", "end_time")
         )
     except (ValueError, KeyError, TypeError) as error:
-        words = errors.read_text(errors="replace")[-2_000:]
+        text = errors.read_text(errors="replace")[-2_000:]
         raise RuntimeError(
-            f"`profile` gave no results (exit {process.returncode}):\n{words}"
+            f"`profile` gave no results (exit {process.returncode}):\n{text}"
         ) from error
     at_start, at_end = watched.cpu_at(began), watched.cpu_at(over)
     load_cpu_s = {name: used - at_start.get(name, 0.0) for name, used in sorted(at_end.items())}

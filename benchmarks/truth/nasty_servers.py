@@ -40,39 +40,39 @@ class NastyRun(NamedTuple):
     """Share of the issued credits whose requests got no good response or never arrived."""
 
 
-def run_nasty(what: Trial, folder: Path) -> NastyRun:
+def run_nasty(trial: Trial, folder: Path) -> NastyRun:
     """Run the trial against its server. Raises RunFailedError without results."""
-    good = _good(what)
+    good = _good(trial)
 
     def reply_to(index: int) -> Reply:
-        is_bad = random.Random(f"{what.number}/{index}").random() < what.severity
-        return _BAD[what.kind] if is_bad and what.kind in _BAD else good
+        is_bad = random.Random(f"{trial.number}/{index}").random() < trial.severity
+        return _BAD[trial.kind] if is_bad and trial.kind in _BAD else good
 
     with serving(reply_to) as server:
         run = run_client(
             f"http://127.0.0.1:{server.port}",
-            [*what.flags, "--request-timeout", REQUEST_TIMEOUT, "--slo", OBJECTIVE],
+            [*trial.flags, "--request-timeout", REQUEST_TIMEOUT, "--slo", OBJECTIVE],
             folder=folder,
-            longest_s=what.duration_s + 10,
-            during=_ends_after(what, server) if what.kind == "dying" else None,
+            longest_s=trial.duration_s + 10,
+            during=_ends_after(trial, server) if trial.kind == "dying" else None,
         )
     issued = int(run.results["aiperf_svc"]["accounts"]["issued"])
     served = sum(server.served[index] > 0 for index in range(issued))
     return NastyRun(run, 1.0 - served / max(1, issued))
 
 
-def _good(what: Trial) -> Reply:
+def _good(trial: Trial) -> Reply:
     """Return a stream at the trial's pace."""
-    body = _TOKEN * what.tokens + _END
-    tokens = [(what.itl_ms / 1e3, _TOKEN)] * (what.tokens - 1)
-    first = (what.ttft_ms / 1e3, _HEAD % len(body) + _TOKEN)
+    body = _TOKEN * trial.tokens + _END
+    tokens = [(trial.itl_ms / 1e3, _TOKEN)] * (trial.tokens - 1)
+    first = (trial.ttft_ms / 1e3, _HEAD % len(body) + _TOKEN)
     return Reply("good", Truth.GOOD, (first, *tokens, (0.0, _END)))
 
 
-def _ends_after(what: Trial, server: FuzzServer) -> Callable[[fault_injection.Client], None]:
+def _ends_after(trial: Trial, server: FuzzServer) -> Callable[[fault_injection.Client], None]:
     def end(client: fault_injection.Client) -> None:
         fault_injection.wait_for_load(client, lambda: len(server.arrivals))
-        fault_injection.rest(client, what.severity)
+        fault_injection.rest(client, trial.severity)
         server.close()
 
     return end

@@ -41,7 +41,7 @@ SHARED_BLOCKS = 4
 OUTPUT_TOKENS = 4
 LATE_P99_MS = 5.0
 """Limit of the p99 delay of a request after its time."""
-LONGEST_S = 180.0
+TIMEOUT_S = 180.0
 
 
 class Session:
@@ -169,7 +169,7 @@ def measured(requests: int, users: int) -> dict[str, Any]:
         flags += ["--request-count", str(total)]
         artifacts = Path(folder) / "artifacts"
         artifacts.mkdir()
-        run = run_client(server.url, flags, folder=artifacts, longest_s=LONGEST_S)
+        run = run_client(server.url, flags, folder=artifacts, longest_s=TIMEOUT_S)
         rows = server.truth(rows=True)["rows"]
     return compare(trees, run, rows) | {"verdict": run.results["aiperf_svc"]["verdict"]}
 

@@ -18,7 +18,7 @@ from typing import Final
 PERIOD_S: Final = 0.001
 STALL_S: Final = 0.0005
 """A wake-up that is later than this is a stall."""
-LONGEST_S: Final = 120.0
+MAX_DURATION_S: Final = 120.0
 """A witness that is not stopped ends by itself."""
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     os.sched_setaffinity(0, {int(sys.argv[1])})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
     print(flush=True)
-    stalled_s, deadline = 0.0, time.monotonic() + LONGEST_S
+    stalled_s, deadline = 0.0, time.monotonic() + MAX_DURATION_S
     before = time.monotonic()
     while not is_over and before < deadline:
         time.sleep(PERIOD_S)

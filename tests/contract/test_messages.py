@@ -277,7 +277,7 @@ def test_message_reads_and_writes_as_its_committed_sample(
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         (b"", "protocol version none"),
         (b"\x02" + encode(EXAMPLES[0])[1:], "protocol version 02, expected 1"),
@@ -285,6 +285,6 @@ def test_message_reads_and_writes_as_its_committed_sample(
         (b"\x01\x91\xa7Unknown", "Unknown"),
     ],
 )
-def test_message_of_another_version_is_refused_by_name(data: bytes, words: str) -> None:
-    with pytest.raises(ProtocolMismatch, match=words):
+def test_message_of_another_version_is_refused_by_name(data: bytes, message: str) -> None:
+    with pytest.raises(ProtocolMismatch, match=message):
         decode(data)

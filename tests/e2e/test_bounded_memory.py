@@ -34,12 +34,12 @@ def assert_processes_are_small(command: Command) -> None:
 def wait_for_word(command: Command, word: str) -> None:
     """Wait for a word in the worker's log, and check that its processes stay small meanwhile."""
 
-    def is_said() -> bool:
+    def is_logged() -> bool:
         assert_processes_are_small(command)
         logs = command.folder.glob("artifacts/*/logs/worker-0.log")
         return any(word in log.read_text() for log in logs)
 
-    wait_until(command, is_said)
+    wait_until(command, is_logged)
 
 
 @pytest.mark.parametrize("kind", ["events", "line"])

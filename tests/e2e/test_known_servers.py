@@ -10,7 +10,7 @@ from benchmarks.fuzz.known_servers.registry import SERVERS
 BY_NAME = {server.name: server for server in SERVERS}
 MEASURED = ("tool-calls-in-conversations", "unasked-response-to-busy-users", "server-token-counts")
 """Servers whose problems do not depend on timing."""
-LONGEST_S = 600.0
+TIMEOUT_S = 600.0
 """Time limit for the load of one run on a busy machine."""
 
 
@@ -28,4 +28,4 @@ def test_each_known_server_can_be_built() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_known_server_has_the_expected_result(name: str) -> None:
-    assert measure(BY_NAME[name], longest_s=LONGEST_S) == []
+    assert measure(BY_NAME[name], longest_s=TIMEOUT_S) == []

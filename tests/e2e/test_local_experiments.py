@@ -197,7 +197,7 @@ TWO_SLOTS = MockServerConfig(truth=True, slots=2, ttft="80ms", itl="40ms", token
 
 
 def test_repeated_invalid_trial_is_in_every_file(tmp_path: Path) -> None:
-    """A server without latency makes every trial invalid, also when it runs again."""
+    """A server without latency makes every trial invalid, even when it runs again."""
     with running(MockServerConfig(truth=True, ttft="0ms", itl="0ms", tokens=1)) as null:
         content = config(null.url, {"repetitions": 2}, concurrency=1, requests=300)
         command = launch(tmp_path, content)

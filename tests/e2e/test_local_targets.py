@@ -300,12 +300,12 @@ def test_least_busy_address_and_model_weights_are_used(nobody: str, tmp_path: Pa
     assert 40 <= errors[2] < 60, "a down address gets its turns and does not look idle"
     assert served[0] > 2 * served[1], "half of the users use each address, and latencies differ"
     inputs = json.loads((artifacts(tmp_path) / "inputs.json").read_bytes())["data"]
-    asked = Counter(inputs[index % 24]["payloads"][0]["model"] for index in range(120))
-    assert asked == {"base": 60, "lora-a": 30, "lora-b": 30}
+    requested = Counter(inputs[index % 24]["payloads"][0]["model"] for index in range(120))
+    assert requested == {"base": 60, "lora-a": 30, "lora-b": 30}
     by_model = {
         each["model"]: each["request_count"]["avg"] + each["error_request_count"]["avg"]
         for each in ours["models"]
     }
-    assert by_model == asked
+    assert by_model == requested
     assert sum(each["request_count"]["avg"] for each in ours["models"]) == sum(served)
     assert ours["accounts"]["violations"] == []

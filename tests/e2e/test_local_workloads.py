@@ -220,7 +220,7 @@ def test_killed_runner_leaves_no_process(start: Callable[..., Command], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         (("iperf",), "iperf3, which is not on this machine; install the Debian package iperf3"),
         (("iperf", "--concurrency", "3"), "--concurrency: for inference servers only"),
@@ -229,12 +229,12 @@ def test_killed_runner_leaves_no_process(start: Callable[..., Command], tmp_path
     ],
 )
 def test_impossible_workload_is_refused_in_words(
-    tmp_path: Path, flags: tuple[str, ...], words: str
+    tmp_path: Path, flags: tuple[str, ...], message: str
 ) -> None:
     command = Command(tmp_path, None, "--workload", *flags, PATH="/nowhere")
     command.finish()
     assert command.code == ExitCode.BAD_CONFIG
-    assert words in command.errors
+    assert message in command.errors
 
 
 LIAR = """#!{python}

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-# The program determines its owner, and looks for a cluster unless told that there is none.
+# The program determines its owner, and looks for a cluster unless a variable names none.
 os.environ |= {"AIPERF_OWNER": "somebody@somewhere", "KUBECONFIG": "/nowhere"}
 
 from tests.support.recording import Recording, usual_stack

@@ -118,8 +118,8 @@ def test_output_in_config_is_refused() -> None:
 @pytest.mark.parametrize("key", ["name", "target", "secrets"])
 def test_output_that_decides_the_plan_is_refused(key: str) -> None:
     def make_args() -> BenchmarkArgs:
-        given: Any = {key: pulumi.Output.from_input("known later")}
-        return BenchmarkArgs(config=CONFIG, **given)
+        arguments: Any = {key: pulumi.Output.from_input("known later")}
+        return BenchmarkArgs(config=CONFIG, **arguments)
 
     with pytest.raises(pulumi.RunError, match=f"{key}: .* Output"):
         _recorded_by(make_args)

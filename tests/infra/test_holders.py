@@ -127,16 +127,16 @@ def test_plain_up_takes_over_no_cluster_role(
 ) -> None:
     role, file = simple("ClusterRole", "c", "rbac.authorization.k8s.io/v1"), tmp_path / "role.yaml"
     file.write_text(yaml.safe_dump(role))
-    given = {"cluster_scoped": ["ClusterRole/c"], "from": {"manifests": str(file)}}
-    config = {"aiperf:benchmark": benchmark(target=release_target(**given))}
+    keys = {"cluster_scoped": ["ClusterRole/c"], "from": {"manifests": str(file)}}
+    config = {"aiperf:benchmark": benchmark(target=release_target(**keys))}
     found = ObjectRef(kind="ClusterRole", namespace="", name="c", uid="1", path="")
     there = Inventory(namespace="", objects=(found,), not_listed=())
 
-    async def take_outside(_: None) -> Inventory:
+    async def list_cluster_scoped(_: None) -> Inventory:
         return there
 
     use(Users())
-    monkeypatch.setattr(settings, "take_outside", take_outside)
+    monkeypatch.setattr(settings, "list_cluster_scoped", list_cluster_scoped)
     with pytest.raises(pulumi.RunError, match=r"has ClusterRole/c already, .* Nothing was"):
         record(STACK, config)
     unread = ("clusterroles.rbac.authorization.k8s.io (500)",)

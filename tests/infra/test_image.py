@@ -47,38 +47,40 @@ BASE = "registry.example/python:3.12@sha256:" + "0a" * 32
 
 def _build(folder: Path, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Run the build script with a fake tool that records its arguments."""
-    tool, asked = folder / "tool", folder / "asked"
-    tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{asked}\n')
+    tool, arguments = folder / "tool", folder / "asked"
+    tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{arguments}\n')
     tool.chmod(0o700)
     path = {"PATH": f"{folder}:/usr/bin:/bin", "CONTAINER_TOOL": "tool"}
     done = subprocess.run(
         [ROOT / "images/build"], env=path | environ, capture_output=True, text=True, check=False
     )
-    return done, asked.read_text().splitlines() if asked.exists() else []
+    return done, arguments.read_text().splitlines() if arguments.exists() else []
 
 
 def test_pinned_base_is_written_into_image(tmp_path: Path) -> None:
-    done, asked = _build(tmp_path, BASE=BASE, REQUIRE_DIGESTS="1")
+    done, arguments = _build(tmp_path, BASE=BASE, REQUIRE_DIGESTS="1")
     assert (done.returncode, done.stderr) == (0, "")
-    assert {f"BASE={BASE}", f"BUILDER={BASE}"} <= set(asked)
-    assert f"org.opencontainers.image.base.name={BASE}" in asked
-    assert f"org.opencontainers.image.base.digest=sha256:{'0a' * 32}" in asked
+    assert {f"BASE={BASE}", f"BUILDER={BASE}"} <= set(arguments)
+    assert f"org.opencontainers.image.base.name={BASE}" in arguments
+    assert f"org.opencontainers.image.base.digest=sha256:{'0a' * 32}" in arguments
 
 
 def test_image_has_version_and_commit(tmp_path: Path) -> None:
-    _, asked = _build(tmp_path, BASE=BASE)
-    assert f"org.opencontainers.image.version={aiperf_svc.__version__}" in asked
-    (revision,) = (each for each in asked if each.startswith("org.opencontainers.image.revision="))
+    _, arguments = _build(tmp_path, BASE=BASE)
+    assert f"org.opencontainers.image.version={aiperf_svc.__version__}" in arguments
+    (revision,) = (
+        each for each in arguments if each.startswith("org.opencontainers.image.revision=")
+    )
     commit = revision.partition("=")[2]
     assert re.fullmatch("[0-9a-f]{40}", commit)
-    assert f"COMMIT={commit}" in asked
+    assert f"COMMIT={commit}" in arguments
     recipe = (ROOT / "images" / "Containerfile").read_text()
     assert f"/build/commit /opt/aiperf/app/aiperf_svc/{build.COMMIT}\n" in recipe
-    assert not any("image.source" in each for each in asked)
+    assert not any("image.source" in each for each in arguments)
     (tmp_path / "asked").unlink()
-    _, asked = _build(tmp_path, WORKLOAD="iperf", REPOSITORY_URL="https://forge.example/o/x")
-    assert "org.opencontainers.image.source=https://forge.example/o/x" in asked
-    assert not any(each.startswith("COMMIT=") for each in asked)
+    _, arguments = _build(tmp_path, WORKLOAD="iperf", REPOSITORY_URL="https://forge.example/o/x")
+    assert "org.opencontainers.image.source=https://forge.example/o/x" in arguments
+    assert not any(each.startswith("COMMIT=") for each in arguments)
 
 
 def _kind(recipe: Path) -> str:
@@ -93,13 +95,13 @@ def test_every_image_has_its_title(recipe: Path) -> None:
 
 
 def test_tagged_base_is_noted_or_refused(tmp_path: Path) -> None:
-    done, asked = _build(tmp_path)
+    done, arguments = _build(tmp_path)
     assert done.returncode == 0
     assert done.stderr.count("pin it as NAME@sha256:DIGEST") == 2
-    assert not any("base.digest" in each for each in asked)
+    assert not any("base.digest" in each for each in arguments)
     (tmp_path / "asked").unlink()
-    refused, asked = _build(tmp_path, BASE=BASE, BUILDER="python:3.12", REQUIRE_DIGESTS="1")
-    assert (refused.returncode, asked) == (1, [])
+    refused, arguments = _build(tmp_path, BASE=BASE, BUILDER="python:3.12", REQUIRE_DIGESTS="1")
+    assert (refused.returncode, arguments) == (1, [])
     assert "error: REQUIRE_DIGESTS is set and python:3.12 has none" in refused.stderr
 
 
@@ -107,21 +109,27 @@ def test_resolved_tags_are_built_by_their_digests(tmp_path: Path) -> None:
     skopeo = tmp_path / "skopeo"
     skopeo.write_text(f"#!/bin/sh\necho sha256:{'0c' * 32}\n")
     skopeo.chmod(0o700)
-    done, asked = _build(tmp_path, RESOLVE_DIGESTS="1", REQUIRE_DIGESTS="1")
+    done, arguments = _build(tmp_path, RESOLVE_DIGESTS="1", REQUIRE_DIGESTS="1")
     base = f"docker.io/library/python:3.12-slim-bookworm@sha256:{'0c' * 32}"
-    assert (done.returncode, f"BASE={base}" in asked) == (0, True)
-    assert f"org.opencontainers.image.base.digest=sha256:{'0c' * 32}" in asked
+    assert (done.returncode, f"BASE={base}" in arguments) == (0, True)
+    assert f"org.opencontainers.image.base.digest=sha256:{'0c' * 32}" in arguments
     assert done.stdout.splitlines()[-1] == _tag(BASE=base, BUILDER=base.replace("-slim", ""))
     skopeo.write_text("#!/bin/sh\nexit 1\n")
     assert _build(tmp_path, RESOLVE_DIGESTS="1")[0].returncode == 1
 
 
 def test_workload_image_has_the_rank_name(tmp_path: Path) -> None:
-    done, asked = _build(tmp_path, WORKLOAD="iperf", IMAGE_REPOSITORY="registry.example/x")
+    done, arguments = _build(tmp_path, WORKLOAD="iperf", IMAGE_REPOSITORY="registry.example/x")
     name = f"registry.example/x-iperf:{aiperf_svc.__version__}"
     assert done.stdout.splitlines()[-1] == name
-    assert asked[:5] == ["build", "--file", "images/workloads/iperf/Containerfile", "--tag", name]
-    assert not any(each.startswith("BUILDER=") for each in asked)
+    assert arguments[:5] == [
+        "build",
+        "--file",
+        "images/workloads/iperf/Containerfile",
+        "--tag",
+        name,
+    ]
+    assert not any(each.startswith("BUILDER=") for each in arguments)
     done, _ = _build(tmp_path, WORKLOAD="fio")
     assert done.stdout.splitlines()[-1] == default_image("fio", aiperf_svc.__version__)
 
@@ -130,14 +138,14 @@ def test_workload_image_has_the_rank_name(tmp_path: Path) -> None:
     ("workload", "message"), [("iprf", "kinds with an image: fio iperf"), ("nccl", "BASE=...")]
 )
 def test_workload_without_recipe_is_refused(tmp_path: Path, workload: str, message: str) -> None:
-    done, asked = _build(tmp_path, WORKLOAD=workload)
-    assert (done.returncode, asked) == (1, [])
+    done, arguments = _build(tmp_path, WORKLOAD=workload)
+    assert (done.returncode, arguments) == (1, [])
     assert message in done.stderr
 
 
 def test_runner_image_is_built_from_services_image(tmp_path: Path) -> None:
     digest = "registry.example/pulumi:3@sha256:" + "0b" * 32
-    done, asked = _build(
+    done, arguments = _build(
         tmp_path,
         BASE=BASE,
         RUNNER="1",
@@ -147,14 +155,14 @@ def test_runner_image_is_built_from_services_image(tmp_path: Path) -> None:
     )
     name = done.stdout.splitlines()[-1]
     assert name.startswith(f"r.io/x-runner:{aiperf_svc.__version__}-")
-    second = asked[asked.index("images/runner/Containerfile") :]
+    second = arguments[arguments.index("images/runner/Containerfile") :]
     assert f"SERVICES={name.replace('-runner', '')}" in second
     assert {f"BUILDER={BASE}", f"PULUMI={digest}", name} <= set(second)
 
 
 def test_tagged_pulumi_is_refused_before_the_build(tmp_path: Path) -> None:
-    refused, asked = _build(tmp_path, BASE=BASE, RUNNER="1", PULUMI="p:3", REQUIRE_DIGESTS="1")
-    assert (refused.returncode, asked) == (1, [])
+    refused, arguments = _build(tmp_path, BASE=BASE, RUNNER="1", PULUMI="p:3", REQUIRE_DIGESTS="1")
+    assert (refused.returncode, arguments) == (1, [])
     assert refused.stderr.splitlines()[-1] == "error: REQUIRE_DIGESTS is set and p:3 has none"
 
 

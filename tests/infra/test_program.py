@@ -179,7 +179,7 @@ def test_missing_network_policies_are_noted(compact: Recording) -> None:
     assert "deployment.network_policies is off" in compact.outputs["notes"][0]
 
 
-def test_no_drain_hold_means_no_budget(compact: Recording) -> None:
+def test_stack_without_drain_hold_has_no_budget(compact: Recording) -> None:
     assert not [m for m in compact.manifests if m["kind"] == "PodDisruptionBudget"]
     (role,) = (m for m in compact.manifests if m["kind"] == "Role")
     assert [rule["resources"] for rule in role["rules"]] == [["namespaces"], ["leases"]]
@@ -252,9 +252,9 @@ def test_plain_pulumi_warns_and_shows_summary(
     environ: dict[str, str], is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warned: list[str] = []
-    told: list[str] = []
+    lines: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", warned.append)
-    monkeypatch.setattr(pulumi.log, "info", told.append)
+    monkeypatch.setattr(pulumi.log, "info", lines.append)
     for name in ("KUBECONFIG", HOLDER):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -262,8 +262,8 @@ def test_plain_pulumi_warns_and_shows_summary(
     recorded()
     assert bool(warned) == is_warned
     assert all("kubeconfig<number>" in line for line in warned)
-    assert len(told) == (HOLDER not in environ)
-    assert all(" pods, " in line and "removes itself" in line for line in told)
+    assert len(lines) == (HOLDER not in environ)
+    assert all(" pods, " in line and "removes itself" in line for line in lines)
 
 
 def test_existing_volumes_are_mounted_into_the_target() -> None:

@@ -14,11 +14,11 @@ from tests.support.releases import deployment, graph, release_target, simple
 OWN = f"aiperf-bench-{SUFFIX}"
 
 
-def _recorded(tmp_path: Path, *objects: dict[str, Any], **given: Any) -> Recording:
+def _recorded(tmp_path: Path, *objects: dict[str, Any], **keys: Any) -> Recording:
     path = tmp_path / "objects.yaml"
     path.write_text(yaml.safe_dump_all(objects))
-    target = given.pop("target", release_target()) | {"from": {"manifests": str(path)}}
-    return record("bench", {"aiperf:benchmark": benchmark(target=target, **given)})
+    target = keys.pop("target", release_target()) | {"from": {"manifests": str(path)}}
+    return record("bench", {"aiperf:benchmark": benchmark(target=target, **keys)})
 
 
 def test_bindings_follow_roles_and_pods_follow_both(tmp_path: Path) -> None:

@@ -38,16 +38,16 @@ from tests.support.in_one_loop import results_of
 
 KEYS = Path(__file__).with_name("artifact_keys.json")
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
-OF_THE_CONFIG = ("config", "input_config", "payloads", "topology")
+CONFIG_PARTS = ("config", "input_config", "payloads", "topology")
 """Objects whose keys come from the config, the prompts or the plan."""
 MAPS = ("finish_reasons", "histogram", "labels", "buckets", "parameters", "statistics")
 """Objects whose keys are data."""
-OF_THE_LOAD = ("reasons", "stats", "system.metrics")
+LOAD_DEPENDENT = ("reasons", "stats", "system.metrics")
 """Keys that depend on the load of the machine: failed checks, and the number of page reads."""
 
 FEW = ("request_throughput", "time_to_first_token_p99")
 """Metrics whose columns are listed. An inference benchmark of one run lists all."""
-OF_OTHER_KINDS = (
+OTHER_KINDS = (
     ("experiment", "experiment.json"),
     ("several clusters", "joint.json"),
     ("experiment on several clusters", "joint.json"),
@@ -69,7 +69,7 @@ def keys_of(content: Any, path: str = "") -> set[str]:
         shown = "URL" if name.startswith("http://") else name
         key = f"{path}.{shown}" if path else shown
         found.add(key)
-        if name in OF_THE_CONFIG or key.endswith(OF_THE_LOAD):
+        if name in CONFIG_PARTS or key.endswith(LOAD_DEPENDENT):
             continue
         if not (name in MAPS and isinstance(value, dict)):
             found |= keys_of(value, "METRIC" if is_metric(name) else key)
@@ -251,7 +251,7 @@ def test_results_page_names_every_file_column_and_key() -> None:
     named = [*run["records.parquet"], *run["telemetry.parquet"], *ours, *metadata]
     for files in known.values():
         named += [Path(name).name for name in files]
-    for kind, name in OF_OTHER_KINDS:
+    for kind, name in OTHER_KINDS:
         named += [key for key in known[kind][name] if "." not in key]
     missing = [name for name in dict.fromkeys(named) if f"`{name}`" not in page]
     assert missing == []

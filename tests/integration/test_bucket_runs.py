@@ -156,7 +156,7 @@ def test_history_leaves_out_runs_of_a_target(
 
 
 @pytest.mark.parametrize(
-    ("url", "code", "words"),
+    ("url", "code", "message"),
     [
         ("s3://no-such-bucket/nightly", 1, "cannot read s3://no-such-bucket/nightly at http"),
         (f"s3://{BUCKET}/empty", 2, "no run with a manifest"),
@@ -164,11 +164,11 @@ def test_history_leaves_out_runs_of_a_target(
     ],
 )
 def test_unreadable_bucket_is_one_line(
-    nightly: Store, capsys: pytest.CaptureFixture[str], url: str, code: int, words: str
+    nightly: Store, capsys: pytest.CaptureFixture[str], url: str, code: int, message: str
 ) -> None:
     assert main(["history", url]) == code
     error = capsys.readouterr().err
-    assert words in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -253,7 +253,7 @@ def test_webhook_compares_with_a_named_folder(receiver: Receiver, runs: list[Pat
 
 
 @pytest.mark.parametrize(
-    ("statuses", "calls", "words"),
+    ("statuses", "calls", "message"),
     [
         ([500, 503], 3, "note: the result was posted to 127.0.0.1"),
         ([500, 500, 500], 3, "warning: the webhook was not called: 127.0.0.1"),
@@ -268,7 +268,7 @@ def test_refused_webhook_is_reported_without_its_secrets(
     capsys: pytest.CaptureFixture[str],
     statuses: list[int],
     calls: int,
-    words: str,
+    message: str,
 ) -> None:
     monkeypatch.setenv("AIPERF_WEBHOOK_SECRET", "hush")
     monkeypatch.setenv("AIPERF_WEBHOOK_URL", f"{receiver.url}/services/T0/secret")
@@ -276,7 +276,7 @@ def test_refused_webhook_is_reported_without_its_secrets(
     outcome = outcome_of(runs[-1])
     call_webhook(outcome, Artifacts.model_validate({"webhook": {"header": "X-Token"}}))
     error = capsys.readouterr().err
-    assert words in error
+    assert message in error
     assert "secret" not in error
     assert "hush" not in error
     assert len(receiver.bodies) == calls

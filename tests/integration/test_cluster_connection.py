@@ -183,7 +183,7 @@ async def test_invalid_address_is_named_with_its_context(
 
 
 @pytest.mark.parametrize(
-    ("response", "words"),
+    ("response", "message"),
     [
         ({"hello": 1}, "is not Kubernetes' API: its /version has no gitVersion; check"),
         ([1], "/version is not Kubernetes' API: its response is '[1]'; check"),
@@ -193,10 +193,10 @@ async def test_invalid_address_is_named_with_its_context(
     ],
 )
 async def test_server_without_kubernetes_is_reported(
-    api: ApiServer, write: Callable[..., str], response: Any, words: str
+    api: ApiServer, write: Callable[..., str], response: Any, message: str
 ) -> None:
     api.responses["/version"] = [response]
-    assert words in await _message(kubeconfig=write(api.url))
+    assert message in await _message(kubeconfig=write(api.url))
 
 
 async def test_refused_credentials_are_named(api: ApiServer, write: Callable[..., str]) -> None:

@@ -11,7 +11,11 @@ import pytest_asyncio
 
 from aiperf_svc.adapters.messaging.bus import Bus, decode, encode
 from aiperf_svc.adapters.ranks.counters import Counters
-from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, with_own_volume
+from aiperf_svc.adapters.ranks.rank_environment import (
+    RankEnvironment,
+    local_environment,
+    with_own_volume,
+)
 from aiperf_svc.adapters.ranks.rank_shell import READY_S, RankShell
 from aiperf_svc.adapters.ranks.step_commands import StepCommands
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -47,7 +51,7 @@ class Shell:
     """Commands that have ended without output. Records the calls."""
 
     restarts = 0
-    unended: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,16 +83,16 @@ async def courier(tmp_path: Path) -> AsyncIterator[Courier]:
     bus = Bus(context.addresses)
     made = Courier(context, bus)
     made._raw, made._returns = cast(Any, Sent()), cast(Any, Sent())
-    made._place = local_place(tmp_path, "rank-0", None)
+    made._environment = local_environment(tmp_path, "rank-0", None)
     made._shell = cast(RankShell, Shell(tmp_path))
-    (made._place.folder / "work").mkdir()
+    (made._environment.folder / "work").mkdir()
     yield made
     await bus.close(linger_ms=0)
 
 
-def place_of(courier: Courier) -> RankPlace:
-    assert courier._place is not None
-    return courier._place
+def environment_of(courier: Courier) -> RankEnvironment:
+    assert courier._environment is not None
+    return courier._environment
 
 
 def commands_of(courier: Courier, *keeps: str) -> StepCommands:
@@ -100,7 +104,7 @@ def commands_of(courier: Courier, *keeps: str) -> StepCommands:
         PlannedStep(number=1, attempt=1, repetition=1, step=step),
         0,
         shell=courier._shell,
-        place=place_of(courier),
+        environment=environment_of(courier),
         files={},
         env={},
         output_limit=1000,
@@ -145,7 +149,7 @@ async def test_courier_waits_for_the_image_of_its_rank(
 
 async def test_kept_files_may_have_any_name(courier: Courier) -> None:
     for name in (b"a\xff.json", b"a\xfe.json"):
-        path = place_of(courier).folder / "work" / name.decode(errors="surrogateescape")
+        path = environment_of(courier).folder / "work" / name.decode(errors="surrogateescape")
         path.write_bytes(name)
     *pieces, last = await finished(courier, commands_of(courier, "*.json"))
     assert {(piece.file, piece.data) for piece in pieces} == {
@@ -157,7 +161,7 @@ async def test_kept_files_may_have_any_name(courier: Courier) -> None:
 
 async def test_file_of_several_patterns_comes_once(courier: Courier) -> None:
     for name in ("result.json", "stdout"):
-        (place_of(courier).folder / "work" / name).write_text(name)
+        (environment_of(courier).folder / "work" / name).write_text(name)
     *pieces, last = await finished(courier, commands_of(courier, "*.json", "result.*", "std*"))
     assert [(piece.file, piece.data) for piece in pieces] == [("result.json", b"result.json")]
     assert last.piece == 1
@@ -170,21 +174,21 @@ async def test_file_of_several_patterns_comes_once(courier: Courier) -> None:
 async def test_links_in_a_pod_stay_in_shared_folders(
     courier: Courier, tmp_path: Path, is_container: bool, files: set[str]
 ) -> None:
-    courier._place = place = replace(place_of(courier), is_container=is_container)
+    courier._environment = environment = replace(environment_of(courier), is_container=is_container)
     targets = {
-        "inner.json": place.folder / "work" / "result",
-        "volume.json": place.volume / "result",
+        "inner.json": environment.folder / "work" / "result",
+        "volume.json": environment.volume / "result",
         "key.json": tmp_path / "key",
     }
     for name, target in targets.items():
         target.write_text("content")
-        (place.folder / "work" / name).symlink_to(target)
+        (environment.folder / "work" / name).symlink_to(target)
     *pieces, _ = await finished(courier, commands_of(courier, "*.json"))
     assert {piece.file for piece in pieces} == files
 
 
 async def test_nothing_of_earlier_steps_is_left(courier: Courier) -> None:
-    folder = place_of(courier).folder
+    folder = environment_of(courier).folder
     for name in ("commands/0-0", "work/out"):
         (folder / name).mkdir(parents=True)
         (folder / name / "stdout").write_text("of the step before")
@@ -197,7 +201,7 @@ async def test_no_step_begins_beside_an_unkillable_command(
     courier: Courier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiperf_svc.adapters.ranks.step_commands.TERM_S", 0.0)
-    (place_of(courier).folder / "commands").mkdir()
+    (environment_of(courier).folder / "commands").mkdir()
     shell, step = cast(Shell, courier._shell), commands_of(courier)
     await step.prepare()
     assert step.problem == ""
@@ -205,7 +209,7 @@ async def test_no_step_begins_beside_an_unkillable_command(
     await step._end(step._running)
     assert shell.signals == [("all", "KILL"), ("1-0", "TERM"), ("1-0", "KILL")]
     assert step.problem == "rank 0: SIGKILL did not end x"
-    shell.unended = ("launch-1-7", "1-0")
+    shell.unfinished = ("launch-1-7", "1-0")
     following = commands_of(courier)
     await following.prepare()
     assert following.problem == "rank 0: SIGKILL did not end a command of step 1"
@@ -215,7 +219,7 @@ async def test_step_with_unreadable_output_has_a_report(
     courier: Courier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("1.json", "2.json"):
-        (place_of(courier).folder / "work" / name).write_text(name)
+        (environment_of(courier).folder / "work" / name).write_text(name)
     really_open = Path.open
 
     def open_first(path: Path, mode: str) -> Any:
@@ -256,9 +260,9 @@ async def test_own_folder_of_a_host_path_is_removed(courier: Courier, tmp_path: 
     disk = tmp_path / "disk"
     disk.mkdir()
     (disk / "of others").touch()
-    place = local_place(tmp_path, "rank-0", str(disk))
+    environment = local_environment(tmp_path, "rank-0", str(disk))
     for _ in range(2):  # Ranks on one machine share it.
-        courier._place = own = with_own_volume(place, "run")
+        courier._environment = own = with_own_volume(environment, "run")
     (own.volume / "aiperf-0.0.0").write_text("data")
     courier._shell = None
     for _ in range(2):
@@ -267,9 +271,9 @@ async def test_own_folder_of_a_host_path_is_removed(courier: Courier, tmp_path: 
 
 
 def test_missing_host_path_is_named(tmp_path: Path) -> None:
-    place = local_place(tmp_path, "rank-0", str(tmp_path / "gone"))
-    with pytest.raises(EnvironmentProblem, match=r"cannot make .*gone/aiperf-run: No such file"):
-        with_own_volume(place, "run")
+    environment = local_environment(tmp_path, "rank-0", str(tmp_path / "gone"))
+    with pytest.raises(EnvironmentProblem, match=r"cannot create .*gone/aiperf-run: No such file"):
+        with_own_volume(environment, "run")
 
 
 async def test_launch_without_output_is_answered(courier: Courier) -> None:
@@ -288,7 +292,7 @@ async def test_step_ends_its_launched_commands(courier: Courier) -> None:
 
 
 async def test_launch_in_a_pod_reads_no_key(courier: Courier, tmp_path: Path) -> None:
-    courier._place = replace(place_of(courier), is_container=True)
+    courier._environment = replace(environment_of(courier), is_container=True)
     courier._launch(CommandLaunched(*courier.header, 1, "1-7", "true"))
     (tmp_path / "key").write_text("secret")
     for name in ("stdout", "stderr"):

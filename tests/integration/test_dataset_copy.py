@@ -100,7 +100,7 @@ async def test_copy_equals_what_the_dataset_manager_writes(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("limit", "without", "silent", "words"),
+    ("limit", "without", "silent", "message"),
     [
         (100, -1, -1, "it would be larger than 0 MiB"),
         (10_000, 1, -1, "the dataset manager has no block 1"),
@@ -109,11 +109,11 @@ async def test_copy_equals_what_the_dataset_manager_writes(tmp_path: Path) -> No
     ids=["too large", "not there", "silent"],
 )
 async def test_inputs_that_cannot_be_copied_are_left_out(
-    tmp_path: Path, limit: int, without: int, silent: int, words: str
+    tmp_path: Path, limit: int, without: int, silent: int, message: str
 ) -> None:
     block_s = 30.0 if silent < 0 else 0.2
     async with served(without=without, silent=silent) as socket:
-        with pytest.raises(EnvironmentProblem, match=f"inputs.json is left out: {words}"):
+        with pytest.raises(EnvironmentProblem, match=f"inputs.json is left out: {message}"):
             await copy_inputs(
                 socket, HEADER, tmp_path / "inputs.json", limit_bytes=limit, block_s=block_s
             )

@@ -114,7 +114,7 @@ async def test_file_is_downloaded_once_and_then_cached(server: Server, tmp_path:
 async def test_interrupted_download_resumes(server: Server, tmp_path: Path) -> None:
     server.cuts = [150_000, 100_000]
     assert_whole(await fetch(server, tmp_path), OLD)
-    assert [asked for asked, _ in server.requests] == ["", "bytes=150000-", "bytes=250000-"]
+    assert [requested for requested, _ in server.requests] == ["", "bytes=150000-", "bytes=250000-"]
     assert sum(sent for _, sent in server.requests) == len(OLD)
 
 
@@ -132,7 +132,7 @@ async def test_download_without_strong_validators_starts_again(
     server.validators = validators
     server.cuts = [150_000]
     assert_whole(await fetch(server, tmp_path), OLD)
-    assert [asked for asked, _ in server.requests] == ["", ""]
+    assert [requested for requested, _ in server.requests] == ["", ""]
 
 
 async def test_changed_file_is_downloaded_again(server: Server, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_later_run_resumes_an_earlier_download(server: Server, tmp_path: P
     await _broken_run(server, tmp_path)
     server.requests.clear()
     assert_whole(await fetch(server, tmp_path), OLD)
-    assert [asked for asked, _ in server.requests] == ["bytes=150000-"]
+    assert [requested for requested, _ in server.requests] == ["bytes=150000-"]
 
 
 async def _broken_run(server: Server, folder: Path) -> None:
@@ -161,7 +161,9 @@ async def _broken_run(server: Server, folder: Path) -> None:
         )
 
 
-async def test_a_server_without_ranges_sends_all_again(server: Server, tmp_path: Path) -> None:
+async def test_server_without_ranges_sends_the_whole_file_again(
+    server: Server, tmp_path: Path
+) -> None:
     server.has_ranges = False
     server.cuts = [150_000]
     assert_whole(await fetch(server, tmp_path), OLD)
@@ -178,7 +180,7 @@ async def test_unrequested_range_is_never_joined(server: Server, tmp_path: Path)
     server.wrong_range = True
     server.cuts = [150_000]
     assert_whole(await fetch(server, tmp_path), OLD)
-    assert [asked for asked, _ in server.requests] == ["", "bytes=150000-", ""]
+    assert [requested for requested, _ in server.requests] == ["", "bytes=150000-", ""]
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])

@@ -270,10 +270,10 @@ def test_deletion_with_unreadable_response_is_repeated(api: FakeApi, account: Pa
     deadline = _deadline(account, PATH, 120)
     clock = FakeTime(api, waits=2)
     server = _server(api, account)
-    look = server.get
+    get_whole = server.get
 
     def get(path: str) -> Response:
-        found = look(path)
+        found = get_whole(path)
         api.broken = [b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\n{"]
         return found
 

@@ -20,9 +20,9 @@ from tests.support.in_one_loop import Stack, config, results_of, server, stack
 PAGE = Path(__file__).parents[2] / "docs/decisions/0026-every-queue-is-bounded.md"
 FULL_BYTES = 4 * MIB
 """Less than what a worker keeps: its record processor reads everything before the run ends."""
-IN_QUEUES = 16 * MIB
+QUEUE_BYTES = 16 * MIB
 """At most 16 batches between two sockets."""
-IN_SOCKETS = IN_QUEUES + 2 * sum(
+SOCKET_BYTES = QUEUE_BYTES + 2 * sum(
     int(Path(f"/proc/sys/net/ipv4/tcp_{name}").read_text().split()[2]) for name in ("rmem", "wmem")
 )
 """Plus the kernel buffers of two connections."""
@@ -76,8 +76,8 @@ async def test_endless_streams_are_read_while_records_have_room(
             await run.wait_until(lambda: worker._records.is_holding_back)
             await wait_while_growing(lambda: endless.sent_bytes, look_every_s=1)
             assert worker._records.waiting_bytes < FULL_BYTES + 2 * MIB
-            assert endless.sent_bytes < FULL_BYTES + IN_SOCKETS
-            assert rss_bytes() - before < 4 * (FULL_BYTES + IN_QUEUES)
+            assert endless.sent_bytes < FULL_BYTES + SOCKET_BYTES
+            assert rss_bytes() - before < 4 * (FULL_BYTES + QUEUE_BYTES)
             may_read.set()
             await run.wait_until(lambda: not worker._records.is_holding_back)
             run.records_manager.cancel("enough")
@@ -140,7 +140,7 @@ async def test_endless_response_is_cut_off_with_a_reason(
     assert entry["error_details"]["type"] == "TooLarge"
     assert message in entry["error_details"]["message"]
     assert summary["aiperf_svc"]["accounts"]["violations"] == []
-    assert endless.sent_bytes < RESPONSE_BYTES + IN_SOCKETS
+    assert endless.sent_bytes < RESPONSE_BYTES + SOCKET_BYTES
     assert rss_bytes() - before < 2 * RESPONSE_BYTES
 
 

@@ -37,23 +37,25 @@ async def controller(
     assert context.config.experiment is not None
     async with started_bus(context) as bus:
         Proxies(bus).start()
-        heard = bus.connect(zmq.SUB, Port.EVENTS_OUT)
-        heard.setsockopt(zmq.SUBSCRIBE, TRIAL)
+        subscriber = bus.connect(zmq.SUB, Port.EVENTS_OUT)
+        subscriber.setsockopt(zmq.SUBSCRIBE, TRIAL)
         machine = ExperimentMachine(
             PlannedTrials(plan_trials(context.config.experiment, 0)), on_failure="continue"
         )
         made = ExperimentController(context, bus, machine)
         running = asyncio.create_task(made.run())
         try:
-            yield made, heard
+            yield made, subscriber
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def next_trial(heard: zmq.asyncio.Socket, after: TrialPublished | None) -> TrialPublished:
+async def next_trial(
+    subscriber: zmq.asyncio.Socket, after: TrialPublished | None
+) -> TrialPublished:
     while True:
-        _, data = await asyncio.wait_for(heard.recv_multipart(), 60)
+        _, data = await asyncio.wait_for(subscriber.recv_multipart(), 60)
         message = decode(data)
         assert isinstance(message, TrialPublished)
         if after is None or (message.serial, message.is_over) > (after.serial, after.is_over):
@@ -61,33 +63,33 @@ async def next_trial(heard: zmq.asyncio.Socket, after: TrialPublished | None) ->
 
 
 async def test_controller_publishes_trials_in_turn_and_the_end(tmp_path: Path) -> None:
-    async with controller(tmp_path) as (made, heard):
+    async with controller(tmp_path) as (made, subscriber):
         message, seen = None, []
         for _ in range(3):
-            message = await next_trial(heard, message)
+            message = await next_trial(subscriber, message)
             seen.append((message.serial, message.parameters["load.concurrency"], message.total))
             made.trial_ended(RunState.DONE, "", None)
-        last = await next_trial(heard, message)
+        last = await next_trial(subscriber, message)
     assert seen == [(1, 1, 3), (2, 2, 3), (3, 4, 3)]
     assert (last.is_over, last.state) == (True, RunState.DONE)
 
 
 async def test_restart_fails_the_current_trial_and_continues(tmp_path: Path) -> None:
-    async with controller(tmp_path) as (made, heard):
-        first = await next_trial(heard, None)
+    async with controller(tmp_path) as (made, subscriber):
+        first = await next_trial(subscriber, None)
         made.trial_ended(RunState.DONE, "", None)
-        assert (await next_trial(heard, first)).number == 2
-    async with controller(tmp_path) as (_, heard):
-        message = await next_trial(heard, None)
+        assert (await next_trial(subscriber, first)).number == 2
+    async with controller(tmp_path) as (_, subscriber):
+        message = await next_trial(subscriber, None)
     assert (message.serial, message.number) == (3, 3)
 
 
 async def test_a_stop_between_two_trials_is_the_end(tmp_path: Path) -> None:
-    async with controller(tmp_path) as (made, heard):
-        message = await next_trial(heard, None)
+    async with controller(tmp_path) as (made, subscriber):
+        message = await next_trial(subscriber, None)
         made.cancel("enough")
         made.trial_ended(RunState.DONE, "", None)
-        last = await next_trial(heard, message)
+        last = await next_trial(subscriber, message)
     assert (last.is_over, last.state, last.reason) == (True, RunState.CANCELLED, "enough")
 
 

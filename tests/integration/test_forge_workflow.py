@@ -214,7 +214,7 @@ def test_action_installs_its_own_or_the_named_version(
     installer.chmod(0o755)
     path = f"{forge}:{os.environ['PATH']}"
     assert action_step(forge, 0, {"version": version}, PATH=path) == 0
-    asked = (forge / "asked").read_text().strip()
-    assert asked.replace(f"{ACTION.parent}/../../..", str(ROOT)) == package
+    installed = (forge / "asked").read_text().strip()
+    assert installed.replace(f"{ACTION.parent}/../../..", str(ROOT)) == package
     bin_folder = f"{forge / 'RUNNER_TEMP'}/aiperf-svc/bin"
     assert (forge / "GITHUB_PATH").read_text().strip() == bin_folder

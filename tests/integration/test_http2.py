@@ -205,7 +205,7 @@ async def test_empty_error_response_keeps_the_connection() -> None:
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-async def test_stream_reset_is_an_error_of_its_own(has_begun: bool) -> None:
+async def test_stream_reset_has_a_separate_error(has_begun: bool) -> None:
     async def respond(peer: Peer) -> None:
         if has_begun:
             await peer.head(SSE)

@@ -54,7 +54,7 @@ async def test_the_end_is_found_byte_by_byte() -> None:
         assert b.sent.bodies == CHUNKED
 
 
-async def test_content_like_a_last_chunk_ends_nothing() -> None:
+async def test_content_like_a_last_chunk_ends_no_body() -> None:
     tricky = CHUNKED.replace(b'd\r\ndata: "one"\n\n\r\n', b"f\r\ndata: 0\r\n\r\n\n\n\n\n\r\n")
     at = tricky.index(b"0\r\n\r\n") + 5
     async with bench(responses(tricky[:at], tricky[at:])) as b:

@@ -103,7 +103,7 @@ async def test_request_count_ends_under_a_tight_cap(tmp_path: Path) -> None:
     assert accounts["violations"] == []
 
 
-async def test_briefly_reached_cap_delays_nothing(tmp_path: Path) -> None:
+async def test_briefly_reached_cap_delays_no_request(tmp_path: Path) -> None:
     with server(tokens=1) as mock:
         # Few enough to be granted at once. Afterwards only their own timer wakes the worker.
         load: dict[str, Any] = {"request_rate": 200, "concurrency": 1, "requests": 20}

@@ -110,9 +110,9 @@ def test_per_service_layout_starts_every_service_separately(
     started: set[tuple[str, ...]] = set()
     start = processes.start_process
 
-    def noted(name: str, command: Sequence[str], **how: Any) -> processes.Process:
+    def noted(name: str, command: Sequence[str], **options: Any) -> processes.Process:
         started.add(tuple(command[2:]))
-        return start(name, command, **how)
+        return start(name, command, **options)
 
     monkeypatch.setattr(process_placement, "start_process", noted)
     assert play("run", layout="per-service") is ExitCode.OK

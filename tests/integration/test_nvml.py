@@ -174,8 +174,8 @@ def test_missing_gpus_are_named(
     problem: str,
     has_library: bool,
 ) -> None:
-    given: Preparation = library if has_library else ("hide_nvml",)
-    code, errors = ended(tmp_path, given, "nvml-exporter", "--gpus", gpus, **variables)
+    preparation: Preparation = library if has_library else ("hide_nvml",)
+    code, errors = ended(tmp_path, preparation, "nvml-exporter", "--gpus", gpus, **variables)
     assert (code, problem in errors) == (1, True), errors
 
 

@@ -105,9 +105,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "NOTICE_S", 0.0)
 
 
-async def _claim(api: OneLease, me: Holder, notes: list[str], **how: bool) -> None:
+async def _claim(api: OneLease, me: Holder, notes: list[str], **options: bool) -> None:
     await claim(
-        api.typed, "s", "n", me=me, say=notes.append, **{"is_own": False, "take_over": False, **how}
+        api.typed,
+        "s",
+        "n",
+        me=me,
+        say=notes.append,
+        **{"is_own": False, "take_over": False, **options},
     )
 
 
@@ -151,8 +156,8 @@ async def test_lease_of_local_process_is_taken_by_pid() -> None:
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
     keeper.begin("n")
     await api.until_held_by(ALICE.identity)
-    beside = msgspec.structs.replace(BOB, space=ALICE.space)
-    for me, pid, is_taken in ((beside, 43, False), (BOB, 42, False), (beside, 42, True)):
+    neighbour = msgspec.structs.replace(BOB, space=ALICE.space)
+    for me, pid, is_taken in ((neighbour, 43, False), (BOB, 42, False), (neighbour, 42, True)):
         found = await take_from_process(api.typed, "s", ["n"], pid=pid, me=me, say=notes.append)
         assert (found, api.holder == me.identity) == (is_taken, is_taken)
     assert len(notes) == 1
@@ -174,8 +179,8 @@ async def test_takeover_names_both_owners() -> None:
     loss = await keeper.taken()
     assert str(loss).startswith("stack s was taken over by bob@laptop (process 7) at ")
     assert not loss.is_in_use
-    (told,) = notes
-    assert told.startswith("taking over: alice@build (process 42) works on stack s")
+    (note,) = notes
+    assert note.startswith("taking over: alice@build (process 42) works on stack s")
     await keeper.close(is_kept=True)
     assert api.holder == BOB.identity
 
@@ -235,10 +240,10 @@ async def test_new_root_has_time_to_create_its_lease(monkeypatch: pytest.MonkeyP
     api, reads = OneLease(), list[str]()
     lease, api.is_there = api.get, False
 
-    async def get(path: str, **how: str) -> dict[str, Any]:
+    async def get(path: str, **options: str) -> dict[str, Any]:
         reads.append(path)
         api.is_there = len(reads) > 2
-        return await lease(path, **how)
+        return await lease(path, **options)
 
     api.get = get  # type: ignore[method-assign]
     new = "2100-01-01T00:00:00Z"

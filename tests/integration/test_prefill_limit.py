@@ -22,7 +22,7 @@ from aiperf_svc.services.generators import PrefillGenerator
 from tests.support.in_one_loop import config, lines, results_of, server, stack, talks
 
 
-def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
+def max_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
     """Return the maximum number of requests that had arrived at the server and whose first token
     had not arrived here, both according to kernel stamps."""
     edges = [(row["arrival_wall_ns"], 1) for row in rows]
@@ -46,7 +46,7 @@ async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["completed"] == truth["completed"] == 42
     assert accounts["violations"] == []
-    assert most_in_prefill(truth["rows"], tmp_path) == 3
+    assert max_in_prefill(truth["rows"], tmp_path) == 3
     # Decoding (435 ms) is not limited, so more requests are in flight than in prefill. But three at
     # a time for 200 ms are fewer than 24 users with 635 ms need, so users wait for a slot.
     assert 6 < truth["max_in_flight"] <= 24
@@ -71,7 +71,7 @@ async def test_prefill_limit_applies_to_open_loop_conversations(tmp_path: Path) 
     accounts = summary["aiperf_svc"]["accounts"]
     assert truth["completed"] == accounts["requests_sent"] == 90
     assert (accounts["completed"], accounts["violations"]) == (30, [])
-    assert 2 < most_in_prefill(truth["rows"], tmp_path) <= 4
+    assert 2 < max_in_prefill(truth["rows"], tmp_path) <= 4
     # Due requests wait, and the intended latency includes the wait.
     assert summary["intended_time_to_first_token"]["max"] > summary["time_to_first_token"]["max"]
 

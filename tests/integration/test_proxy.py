@@ -151,18 +151,18 @@ async def test_refused_tunnel_is_a_connect_error(
 async def test_side_requests_use_the_proxy(
     server_side: ssl.SSLContext, trust: dict[str, Any], is_tls: bool
 ) -> None:
-    given: dict[str, Any] = trust if is_tls else {}
+    keys: dict[str, Any] = trust if is_tls else {}
     side = server_side if is_tls else None
     async with (
         proxy() as there,
-        bench(responses(LENGTH), server_side=side, proxy=there.url, **given) as b,
+        bench(responses(LENGTH), server_side=side, proxy=there.url, **keys) as b,
     ):
         before, after = b.target.request(b"{}")
         request = before + b"id" + after
         assert await ask(b.target, request, timeout_s=WAIT_S) == (200, b"hello")
         port = next(line for line in there.heads[0].split(b"\r\n") if line.startswith(b"Host: "))
         url = f"http{'s' if is_tls else ''}://{port.removeprefix(b'Host: ').decode()}"
-        config = small_config(f"{url}/v1", endpoint={"proxy": there.url, **given})
+        config = small_config(f"{url}/v1", endpoint={"proxy": there.url, **keys})
         hook = Hook(before="load", path="/reset_prefix_cache")
         assert await call_hook(hook, url, config, "id") == ""
         line = there.heads[1].split(b" HTTP/1.1")[0].decode()

@@ -174,15 +174,15 @@ async def test_missing_cli_is_named_with_a_remedy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("may", [True, False])
 async def test_stale_lock_is_removed_and_command_retried(tmp_path: Path, may: bool) -> None:
     (tmp_path / "locked").touch()
-    asked: list[int] = []
+    pids: list[int] = []
 
     async def take_over(locks: Sequence[Lock]) -> bool:
-        asked.extend(each.pid for each in locks)
+        pids.extend(each.pid for each in locks)
         return may
 
     stop = asyncio.Event()
     ended = await cli_in(tmp_path, take_over=take_over).up(lambda event: stop.set(), stop=stop)
-    assert asked == [41]
+    assert pids == [41]
     assert is_locked(ended) is not may
     assert (tmp_path / "locked").exists() is not may
 

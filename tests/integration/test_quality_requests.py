@@ -70,8 +70,8 @@ async def test_questions_are_decoded_greedily_and_end_naturally(tmp_path: Path) 
 
     async with serving(reply) as url:
         forced = {"ignore_eos": True, "min_tokens": 200, "top_k": 1}
-        given = config(url, gate(tmp_path, SUM), endpoint={"extra_inputs": forced})
-        result, answers = await measure_quality(given, "run")
+        benchmark = config(url, gate(tmp_path, SUM), endpoint={"extra_inputs": forced})
+        result, answers = await measure_quality(benchmark, "run")
     (body,) = bodies
     assert "x-request-id: run-quality-0-0" in body.pop("_head").lower()
     assert body == {
@@ -123,10 +123,10 @@ async def test_questions_keep_to_the_concurrency_of_the_load(tmp_path: Path) -> 
 
 async def test_tools_and_calls_go_through(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
-    asked: list[Any] = []
+    tools: list[Any] = []
 
     async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        asked.append(body["tools"])
+        tools.append(body["tools"])
         call = {"id": "1", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
         return 200, chat("", tool_calls=[call])
 
@@ -139,24 +139,24 @@ async def test_tools_and_calls_go_through(tmp_path: Path) -> None:
     }
     async with serving(reply) as url:
         result, _ = await measure_quality(config(url, gate(tmp_path, question)), "run")
-    assert asked == [[tool]]
+    assert tools == [[tool]]
     assert result.right == 1
 
 
 async def test_question_tools_are_converted_to_the_api(tmp_path: Path) -> None:
     function = {"name": "add", "parameters": {"type": "object"}}
     question = SUM | {"tools": [{"type": "function", "function": function}]}
-    asked: list[Any] = []
+    tools: list[Any] = []
 
     async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        asked.append(body["tools"])
+        tools.append(body["tools"])
         return 200, {"content": [{"type": "text", "text": "4"}], "output": []}
 
     async with serving(reply) as url:
         for api in ("responses", "messages"):
-            given = config(url, gate(tmp_path, question), endpoint={"type": api})
-            await measure_quality(given, "run")
-    assert asked == [
+            benchmark = config(url, gate(tmp_path, question), endpoint={"type": api})
+            await measure_quality(benchmark, "run")
+    assert tools == [
         [{"type": "function", **function}],
         [{"name": "add", "input_schema": {"type": "object"}}],
     ]
@@ -205,8 +205,8 @@ async def test_answer_with_invalid_numbers_counts(tmp_path: Path) -> None:
         return 200, data
 
     async with serving(reply) as url:
-        given = config(url, gate(tmp_path, SUM), logprobs=True)
-        result, answers = await measure_quality(given, "run")
+        benchmark = config(url, gate(tmp_path, SUM), logprobs=True)
+        result, answers = await measure_quality(benchmark, "run")
     assert (result.right, result.failed) == (1, 0)
     assert (answers[0].tokens, answers[0].logprobs) == (("4",), (-0.5,))
 
@@ -224,8 +224,8 @@ async def test_answers_after_the_timeout_are_wrong(
     monkeypatch.setattr(asyncio, "timeout", limit)
     ask = quality_requests._ask
 
-    async def ask_first(*given: Any) -> Any:
-        answer = await ask(*given)
+    async def ask_first(*arguments: Any) -> Any:
+        answer = await ask(*arguments)
         limits[0].reschedule(0)
         return answer
 
@@ -288,8 +288,8 @@ async def test_tokens_are_kept_on_request(tmp_path: Path) -> None:
         return 200, found
 
     async with serving(reply) as url:
-        given = config(url, gate(tmp_path, SUM), repeats=2, logprobs=True)
-        result, answers = await measure_quality(given, "run")
+        benchmark = config(url, gate(tmp_path, SUM), repeats=2, logprobs=True)
+        result, answers = await measure_quality(benchmark, "run")
     assert [body["logprobs"] for body in bodies] == [True, True]
     assert {(each.tokens, each.logprobs) for each in answers} == {(("4",), (-0.25,)), ((), ())}
     assert result.without_tokens == 1

@@ -13,13 +13,13 @@ from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
 async def test_command_for_another_rank_runs_at_its_courier(
     tmp_path: Path, exit_code: int, seen: int
 ) -> None:
-    asked: asyncio.Queue[Launch] = asyncio.Queue()
-    launches = LaunchRequests(tmp_path, asked.put_nowait)
+    launched: asyncio.Queue[Launch] = asyncio.Queue()
+    launches = LaunchRequests(tmp_path, launched.put_nowait)
     words = ("-q", "-x", "10.0.0.7", "orted", "--daemonize", "a b")
     agent = await asyncio.create_subprocess_exec(
         launches.agent, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    launch = await asyncio.wait_for(asked.get(), 30)
+    launch = await asyncio.wait_for(launched.get(), 30)
     assert launch == Launch(str(agent.pid), "10.0.0.7", "orted --daemonize a b")
     launches.reply(launch.number, exit_code, b"one\n  two\n", b"warned\n")
     assert await asyncio.wait_for(agent.communicate(), 30) == (b"one\n  two\n", b"warned\n")
@@ -29,15 +29,15 @@ async def test_command_for_another_rank_runs_at_its_courier(
 
 
 async def test_request_that_is_a_link_is_not_read(tmp_path: Path) -> None:
-    asked: asyncio.Queue[Launch] = asyncio.Queue()
-    launches = LaunchRequests(tmp_path, asked.put_nowait)
+    launched: asyncio.Queue[Launch] = asyncio.Queue()
+    launches = LaunchRequests(tmp_path, launched.put_nowait)
     (tmp_path / "key").write_text("secret")
     (tmp_path / "launches/1.command").symlink_to(tmp_path / "key")
     (tmp_path / "launches/2.command").write_text("true\n")
     with pytest.raises(OSError, match=r"1\.command"):
         launches._take(["1 10.0.0.7"])
     launches._take(["2 10.0.0.7"])
-    assert [asked.get_nowait(), asked.empty()] == [Launch("2", "10.0.0.7", "true"), True]
+    assert [launched.get_nowait(), launched.empty()] == [Launch("2", "10.0.0.7", "true"), True]
     launches.close()
 
 

@@ -15,7 +15,7 @@ from tests.support.namespaces import NEEDS, can_make_namespaces, namespaces
 
 pytestmark = pytest.mark.skipif(not can_make_namespaces(), reason=NEEDS)
 
-LONGEST_S = 60
+TIMEOUT_S = 60
 COUNTING = """
 import json, socket, sys
 from aiperf_svc.adapters.ranks.counters import interface_of, read_counters
@@ -70,7 +70,7 @@ say(before, name)
 
 def test_bytes_of_other_interfaces_do_not_count() -> None:
     argv = ("unshare", "-n", "sh", "-c", f'{LINKS} && exec "$0" -c "$1"', sys.executable, DATAGRAMS)
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert ended.returncode == 0, ended.stderr
     rank, peer = map(json.loads, ended.stdout.splitlines())
     size = PAYLOAD + HEADERS
@@ -91,11 +91,11 @@ def test_counted_bytes_agree_with_those_sent(tmp_path: Path) -> None:
         assert receiver.stdout is not None
         port = receiver.stdout.readline().strip()
         sender = subprocess.run(
-            command(0, SENDER, port), capture_output=True, text=True, timeout=LONGEST_S, check=False
+            command(0, SENDER, port), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         assert sender.returncode == 0, sender.stderr
-        said, _ = receiver.communicate(timeout=LONGEST_S)
-    counted: list[dict[str, int]] = [json.loads(sender.stdout), json.loads(said)]
+        output, _ = receiver.communicate(timeout=TIMEOUT_S)
+    counted: list[dict[str, int]] = [json.loads(sender.stdout), json.loads(output)]
     assert min(counted[0]["tx_bytes"], counted[1]["rx_bytes"]) >= SENT
     witnesses = tuple(
         fake.witness(rank, interface_rx_bytes=each["rx_bytes"], interface_tx_bytes=each["tx_bytes"])

@@ -146,7 +146,7 @@ async def test_reset_ends_all_commands(tmp_path: Path) -> None:
         await started.get()
         await shell.reset()
         assert await ended.get() == ("1-0", -signal.SIGKILL)
-        assert shell.unended == ()
+        assert shell.unfinished == ()
         shell.run("2-0", ("true",), {}, tmp_path)
         assert await ended.get() == ("2-0", 0)
         await shell.close()

@@ -9,7 +9,7 @@ import pytest
 
 from aiperf_svc.adapters.inference import side_requests
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.adapters.inference.side_requests import why_not_ready
+from aiperf_svc.adapters.inference.side_requests import readiness_problem
 from tests.support.small_configs import small_config
 from tests.support.threaded_server import in_thread
 
@@ -19,11 +19,11 @@ CHAT = "/v1/chat/completions"
 @contextmanager
 def responding(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
     """Serve these statuses by path, else 404. Yield the address and the requested paths."""
-    asked: list[str] = []
+    paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(statuses.get(self.path, 404))
             body = b'{"error": {"message": "loading"}}'
@@ -37,12 +37,12 @@ def responding(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
             pass
 
     with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
-        yield url, asked
+        yield url, paths
 
 
 async def reason(url: str, **endpoint: object) -> str:
     config = small_config(url, endpoint=endpoint)
-    return await why_not_ready(config, resolve_target(config), "run")
+    return await readiness_problem(config, resolve_target(config), "run")
 
 
 @pytest.mark.parametrize(

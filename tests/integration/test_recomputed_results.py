@@ -22,7 +22,7 @@ from tests.support.recomputed import QUANTILES, Row
 
 STATS = ("avg", "min", "max", "std", "sum", "count", *QUANTILES)
 PAGE_STATS = ("avg", "min", "p50", "p90", "p99", "p99_9", "max", "std")
-OF_ACCOUNTS = {"unsent_request_count", "lost_request_count", "retried_request_count"}
+ACCOUNT_METRICS = {"unsent_request_count", "lost_request_count", "retried_request_count"}
 NOT_IN_LINES = {"credit_to_start_latency", "effective_latency"}
 """AIPerf's names of `schedule_lag` and `intended_request_latency`, which its lines omit."""
 ELSEWHERE = {
@@ -158,7 +158,7 @@ async def test_every_file_agrees_with_the_requests(
     found = recomputed.distributions(rows, unsent=unsent)
     check_distributions(summary, found, left_out=recomputed.WITHOUT_RECORDS)
     seconds = summary["benchmark_duration"]["avg"]
-    check_numbers(summary, recomputed.single_numbers(rows, seconds), left_out=OF_ACCOUNTS)
+    check_numbers(summary, recomputed.single_numbers(rows, seconds), left_out=ACCOUNT_METRICS)
     check_load(summary, rows, seconds)
     if "inter_chunk_latency" in summary:
         check_gaps(summary["inter_chunk_latency"], run, rows)

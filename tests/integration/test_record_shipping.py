@@ -61,13 +61,13 @@ class Shipped:
     """Records with a fake bus, and the requests to hold or release the load."""
 
     def __init__(self) -> None:
-        self.bus, self.asked = FakeBus(), list[str]()
+        self.bus, self.signals = FakeBus(), list[str]()
         self.records = RecordShipping(
             cast("Bus", self.bus),
             HEADER,
             identity=b"worker-0.1",
-            on_full=lambda: self.asked.append("hold back"),
-            on_room=lambda: self.asked.append("go on"),
+            on_full=lambda: self.signals.append("hold back"),
+            on_room=lambda: self.signals.append("go on"),
             log=logging.getLogger("test"),
         )
 
@@ -149,9 +149,9 @@ async def test_full_outbox_holds_load_back_once(
     monkeypatch.setattr(outbox, "ROOM_BYTES", 10)
     for last_seq in range(1, 5):
         shipped.add(last_seq, size=8)
-    assert (shipped.asked, shipped.records.is_holding_back) == (["hold back"], True)
+    assert (shipped.signals, shipped.records.is_holding_back) == (["hold back"], True)
     assert shipped.records.waiting_bytes == 32
     shipped.records.send_to("p0", Port.RAW_FRONT)
     async with shipped.running():
         await shipped.records.until_sent()
-    assert (shipped.asked, shipped.records.is_holding_back) == (["hold back", "go on"], False)
+    assert (shipped.signals, shipped.records.is_holding_back) == (["hold back", "go on"], False)

@@ -71,12 +71,12 @@ def published(epoch: int, number: int, state: RunState) -> RunStatePublished:
 
 
 async def test_run_ends_when_every_service_has_reported(controller: SystemController) -> None:
-    heard = controller.bus.connect(zmq.SUB, Port.EVENTS_OUT)
-    heard.setsockopt(zmq.SUBSCRIBE, UP)
+    subscriber = controller.bus.connect(zmq.SUB, Port.EVENTS_OUT)
+    subscriber.setsockopt(zmq.SUBSCRIBE, UP)
     controller.on_heartbeat(beat(Service.WORKER, RunState.PENDING, error="out of memory"))
     async with asyncio.timeout(WAIT_S):
         while True:
-            own = decode((await heard.recv_multipart())[1])
+            own = decode((await subscriber.recv_multipart())[1])
             if isinstance(own, Heartbeat) and own.reached is RunState.FAILED:
                 break
     controller.on_heartbeat(beat(Service.WORKER, RunState.FAILED))

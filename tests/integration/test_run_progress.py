@@ -71,7 +71,7 @@ def test_rate_is_right_from_the_first_seconds(tmp_path: Path) -> None:
     assert rates[1:] == pytest.approx([40.0] * len(rates[1:]), rel=0.1)
 
 
-def test_the_rate_of_a_standstill_falls_to_nothing(tmp_path: Path) -> None:
+def test_rate_falls_to_zero_without_requests(tmp_path: Path) -> None:
     progress, begin = loading(tmp_path)
     progress.add(completed(*[begin + 10**8] * 20), begin + 2 * 10**8)
     rates = []

@@ -227,7 +227,7 @@ async def test_request_content_depends_on_index_and_seed_only(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("part", "words"),
+    ("part", "message"),
     [
         ({"endpoint": {"url": "http://nowhere.invalid:1"}}, "no address for 'nowhere.invalid'"),
         ({"tokenizer": {"name": "./input.jsonl"}}, "input.jsonl is not a tokenizer"),
@@ -236,7 +236,7 @@ async def test_request_content_depends_on_index_and_seed_only(tmp_path: Path) ->
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 async def test_bad_input_found_by_service_fails_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "input.jsonl").write_text('{"text": "fine"}\n{"text": \n')
@@ -246,7 +246,7 @@ async def test_bad_input_found_by_service_fails_run(
     async with stack(settings, tmp_path) as run:
         await run.wait_for_state("failed")
         status = run.records_manager.status()
-    assert words in status.reason
+    assert message in status.reason
     assert status.exit_code is ExitCode.BAD_CONFIG
 
 

@@ -255,7 +255,7 @@ def test_unfinished_second_upload_leaves_no_manifest(
 
 
 def test_upload_ends_at_its_time_limit(store: Store, results: tuple[Path, Manifest]) -> None:
-    with pytest.raises(EnvironmentProblem, match="the time for an upload is over"):
+    with pytest.raises(EnvironmentProblem, match="the time for an upload has expired"):
         uploads.upload(*results, store.s3(), into="run", limit_s=0)
     assert store.names() == []
 
@@ -299,9 +299,9 @@ def test_refusal_quotes_the_store_without_the_key(
         with pytest.raises(EnvironmentProblem) as refused:
             uploads.upload(*results, s3, into="run", environ=ENVIRON)
     assert "SignatureDoesNotMatch: The signature does not match." in str(refused.value)
-    told = [str(refused.value), str(refused.value.__cause__), caplog.text]
+    texts = [str(refused.value), str(refused.value.__cause__), caplog.text]
     for secret in ENVIRON.values():
-        assert not any(secret in text for text in told)
+        assert not any(secret in text for text in texts)
 
 
 @pytest.fixture

@@ -98,9 +98,9 @@ async def test_thousands_of_requests_keep_their_order(tmp_path: Path) -> None:
 async def test_user_has_one_live_tree(tmp_path: Path) -> None:
     line = weka(call(0, [1]), subagent(1, call(1.01, [7]), call(1.02, [7, 8])), call(1.05, [1, 2]))
     lines = [line.replace(b'"a"', b'"t%d"' % number) for number in range(12)]
-    given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0.01)
+    trace = dataset(tmp_path, "weka_trace", *lines, delay_factor=0.01)
     with server(ttft="2ms", tokens=2) as mock:
-        await results_of(config(mock.url, dataset=given, concurrency=3, requests=48), tmp_path)
+        await results_of(config(mock.url, dataset=trace, concurrency=3, requests=48), tmp_path)
         rows = rows_of(mock)
     spans = [
         (
@@ -130,7 +130,7 @@ def as_lines(*sessions: dict[str, Any]) -> list[bytes]:
 
 
 async def prompts_of(
-    folder: Path, given: dict[str, Any], reply: Callable[[int], dict[str, Any]], *, requests: int
+    folder: Path, trace: dict[str, Any], reply: Callable[[int], dict[str, Any]], *, requests: int
 ) -> tuple[Prompts, dict[str, Any]]:
     """Return the prompts that a server received in order, and the results. It answers request `n`,
     from 1, with the message `reply(n)`."""
@@ -141,7 +141,7 @@ async def prompts_of(
         return web.json_response({"choices": [{"index": 0, "message": reply(len(prompts))}]})
 
     async with served("/v1/chat/completions", respond) as url:
-        settings = config(url, dataset=given, concurrency=1, requests=requests)
+        settings = config(url, dataset=trace, concurrency=1, requests=requests)
         settings["endpoint"] |= {"streaming": False}
         async with stack(settings, folder) as run:
             return prompts, await run.results()
@@ -153,8 +153,8 @@ async def test_live_responses_are_in_the_prompts_of_forks(tmp_path: Path) -> Non
         {"session_id": "a", "turns": [turn, turn | {"forks": ["b"]}]},
         {"session_id": "b", "turns": [turn]},
     )
-    given = dataset(tmp_path, "dag_jsonl", *lines)
-    prompts, _ = await prompts_of(tmp_path, given, lambda n: message(f"answer {n}"), requests=3)
+    trace = dataset(tmp_path, "dag_jsonl", *lines)
+    prompts, _ = await prompts_of(tmp_path, trace, lambda n: message(f"answer {n}"), requests=3)
     one, two = (message(f"answer {number}") for number in (1, 2))
     assert prompts == [[HELLO], [HELLO, one, HELLO], [HELLO, one, HELLO, two, HELLO]]
 
@@ -164,8 +164,8 @@ async def test_orchestrator_sends_the_requests_of_its_rounds(tmp_path: Path) -> 
         {"session_id": "o", "orchestrator": True, "spawns": ["b", "c"], "rounds": 2},
         *({"session_id": name, "turns": [{"messages": [HELLO]}]} for name in "bc"),
     )
-    given = dataset(tmp_path, "dag_jsonl", *lines)
-    prompts, _ = await prompts_of(tmp_path, given, lambda _: message("Hi"), requests=4)
+    trace = dataset(tmp_path, "dag_jsonl", *lines)
+    prompts, _ = await prompts_of(tmp_path, trace, lambda _: message("Hi"), requests=4)
     assert prompts == [[HELLO]] * 4
 
 
@@ -182,8 +182,8 @@ async def test_tool_results_get_ids_of_live_calls(tmp_path: Path) -> None:
         ids = [each["id"] for each in made["tool_calls"]]
         return [made, *({"role": "tool", "tool_call_id": n, "content": content} for n in ids)]
 
-    given = dataset(tmp_path, "dag_jsonl", *as_lines({"session_id": "a", "turns": turns}))
-    prompts, _ = await prompts_of(tmp_path, given, reply, requests=3)
+    trace = dataset(tmp_path, "dag_jsonl", *as_lines({"session_id": "a", "turns": turns}))
+    prompts, _ = await prompts_of(tmp_path, trace, reply, requests=3)
     # The last recorded result is used for further calls. Without one, the result is "ok".
     first, second = answered(1, "12 °C"), answered(2, "ok")
     assert prompts == [[HELLO], [HELLO, *first, HELLO], [HELLO, *first, HELLO, *second, HELLO]]
@@ -199,13 +199,13 @@ async def test_response_before_several_forks_is_read_once(
     )
     reads = list[bytes]()
 
-    def read(data: bytes, **how: Any) -> Reply:
+    def read(data: bytes, **options: Any) -> Reply:
         reads.append(data)
-        return reply_of(data, **how)
+        return reply_of(data, **options)
 
     monkeypatch.setattr(worker, "reply_of", read)
-    given = dataset(tmp_path, "dag_jsonl", *lines)
-    prompts, _ = await prompts_of(tmp_path, given, lambda _: message(None, "x"), requests=3)
+    trace = dataset(tmp_path, "dag_jsonl", *lines)
+    prompts, _ = await prompts_of(tmp_path, trace, lambda _: message(None, "x"), requests=3)
     assert sorted(prompt[-1]["content"] for prompt in prompts[1:]) == ["b", "c"]
     assert len(reads) == 1
 
@@ -213,8 +213,8 @@ async def test_response_before_several_forks_is_read_once(
 async def test_tool_results_without_live_call_become_user_text(tmp_path: Path) -> None:
     result = {"role": "tool", "tool_call_id": "recorded", "content": "12 °C"}
     turns = [{"messages": [HELLO]}, {"messages": [result]}]
-    given = dataset(tmp_path, "dag_jsonl", *as_lines({"session_id": "a", "turns": turns}))
-    prompts, results = await prompts_of(tmp_path, given, lambda _: message("no call"), requests=2)
+    trace = dataset(tmp_path, "dag_jsonl", *as_lines({"session_id": "a", "turns": turns}))
+    prompts, results = await prompts_of(tmp_path, trace, lambda _: message("no call"), requests=2)
     assert prompts[1] == [HELLO, message("no call"), {"role": "user", "content": "12 °C"}]
     checks = results["aiperf_svc"]["reasons"]
     assert [each["check"] for each in checks if each["check"] == "histories"] == ["histories"]
@@ -233,9 +233,9 @@ async def test_server_caches_the_blocks_of_the_trace(tmp_path: Path) -> None:
     # One tree with growing prompts whose remainders exceed their blocks, and an unrelated tree.
     own = [call(0, [1, 2]), call(1, [1, 2, 3], **{"in": 27}), call(2, [1, 2, 3, 4], **{"in": 38})]
     lines = [weka(*own, id="a"), weka(call(0, [1, 2, 3]), id="b")]
-    given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0.0)
+    trace = dataset(tmp_path, "weka_trace", *lines, delay_factor=0.0)
     with server(tokens=2, prefix_cache_block=5) as mock:
-        settings = config(mock.url, dataset=given, concurrency=1, requests=4)
+        settings = config(mock.url, dataset=trace, concurrency=1, requests=4)
         settings["endpoint"] |= {"type": "completions", "prompt_token_ids": True}
         settings["tokenizer"] = {"name": word_tokenizer(tmp_path)}
         await results_of(settings, tmp_path)
@@ -252,14 +252,14 @@ async def test_server_caches_the_blocks_of_the_trace(tmp_path: Path) -> None:
     assert found[other, 0] == (30, 0)
 
 
-async def test_failed_request_fails_its_tree_alone(tmp_path: Path) -> None:
+async def test_failed_request_fails_only_its_tree(tmp_path: Path) -> None:
     lines = [
         weka(call(0, [1]), subagent(2, call(2, [7])), call(4, [1, 2]), id=f"t{number}")
         for number in range(8)
     ]
-    given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0)
+    trace = dataset(tmp_path, "weka_trace", *lines, delay_factor=0)
     with server(tokens=2, error_rate=0.2) as mock:
-        settings = config(mock.url, dataset=given, concurrency=1, requests=60)
+        settings = config(mock.url, dataset=trace, concurrency=1, requests=60)
         summary = await results_of(settings, tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["errored"] > 0
@@ -273,9 +273,9 @@ async def test_stop_ends_every_tree(load: dict[str, Any], tmp_path: Path) -> Non
         weka(call(0, [1], 0.01), call(0.05, [1, 2], 0.01), call(30, [1, 2, 3]), id=f"t{number}")
         for number in range(9)
     ]
-    given = dataset(tmp_path, "weka_trace", *lines)
+    trace = dataset(tmp_path, "weka_trace", *lines)
     with server(ttft="5ms", tokens=2) as mock:
-        settings = config(mock.url, dataset=given, duration=2, grace_period=5, **load)
+        settings = config(mock.url, dataset=trace, duration=2, grace_period=5, **load)
         summary = await results_of(settings, tmp_path, workers=2)
         sent = len(rows_of(mock))
     accounts = summary["aiperf_svc"]["accounts"]
@@ -290,7 +290,7 @@ async def test_load_begins_inside_with_a_filled_cache(tmp_path: Path) -> None:
         weka(*(call(n / 100, ids[: n + 1], 0.001) for n in range(40)), id=f"t{number}")
         for number in range(6)
     ]
-    given = dataset(
+    trace = dataset(
         tmp_path,
         "weka_trace",
         *lines,
@@ -299,7 +299,7 @@ async def test_load_begins_inside_with_a_filled_cache(tmp_path: Path) -> None:
     )
     agentic = {"start": {"min": 0.5, "max": 0.5}, "warmup_requests": 3}
     with server(tokens=5) as mock:
-        settings = config(mock.url, dataset=given, concurrency=4, requests=200, agentic=agentic)
+        settings = config(mock.url, dataset=trace, concurrency=4, requests=200, agentic=agentic)
         summary = await results_of(settings, tmp_path, workers=2)
         rows = rows_of(mock)
     warmed = sorted(name for name in rows if name.split("-")[2] == "8000")
@@ -321,9 +321,9 @@ async def test_load_begins_inside_with_a_filled_cache(tmp_path: Path) -> None:
 
 async def test_failed_warmup_request_fails_the_run(tmp_path: Path) -> None:
     line = weka(*(call(n, list(range(n + 1))) for n in range(9)))
-    given = dataset(tmp_path, "weka_trace", line)
+    trace = dataset(tmp_path, "weka_trace", line)
     with server(tokens=5, error_rate=1.0) as mock:
-        settings = config(mock.url, dataset=given, concurrency=1, duration=5, agentic={})
+        settings = config(mock.url, dataset=trace, concurrency=1, duration=5, agentic={})
         async with stack(settings, tmp_path) as run:
             await run.wait_for_state("failed")
             reason = run.records_manager.status().reason
@@ -332,10 +332,10 @@ async def test_failed_warmup_request_fails_the_run(tmp_path: Path) -> None:
 
 async def test_idle_caps_shorten_pauses(tmp_path: Path) -> None:
     line = weka(call(0, [1], 0.01), call(3600, [1, 2]), call(7200, [1, 2, 3]))
-    given = dataset(tmp_path, "weka_trace", line)
+    trace = dataset(tmp_path, "weka_trace", line)
     agentic = {"start": {"min": 0, "max": 0}, "trajectory_idle_cap": 0.3, "system_idle_cap": 0.1}
     with server(tokens=2) as mock:
-        settings = config(mock.url, dataset=given, concurrency=1, requests=3, agentic=agentic)
+        settings = config(mock.url, dataset=trace, concurrency=1, requests=3, agentic=agentic)
         settings["workers"] = {"max": 1}
         await results_of(settings, tmp_path)
         rows = rows_of(mock)
@@ -346,10 +346,10 @@ async def test_idle_caps_shorten_pauses(tmp_path: Path) -> None:
 
 async def test_longest_delay_bounds_the_first_pause(tmp_path: Path) -> None:
     line = weka(call(0, [1], 0.01), call(3600, [1, 2]))
-    given = dataset(tmp_path, "weka_trace", line, max_delay=0.1)
+    trace = dataset(tmp_path, "weka_trace", line, max_delay=0.1)
     agentic = {"start": {"min": 0.5, "max": 0.5}}
     with server(tokens=2) as mock:
-        settings = config(mock.url, dataset=given, concurrency=1, requests=2, agentic=agentic)
+        settings = config(mock.url, dataset=trace, concurrency=1, requests=2, agentic=agentic)
         await results_of(settings, tmp_path)
         rows = rows_of(mock)
     assert request_id("test", Phase.PROFILING, 0, 1) in rows
@@ -358,8 +358,8 @@ async def test_longest_delay_bounds_the_first_pause(tmp_path: Path) -> None:
 async def test_complete_messages_are_sent_without_a_history(tmp_path: Path) -> None:
     arrays = [[HELLO], [HELLO, message("recorded"), HELLO]]
     lines = as_lines(*({"session_id": "a", "messages": each} for each in arrays))
-    given = dataset(tmp_path, "mooncake_trace", *lines)
-    prompts, _ = await prompts_of(tmp_path, given, lambda _: message("live"), requests=2)
+    trace = dataset(tmp_path, "mooncake_trace", *lines)
+    prompts, _ = await prompts_of(tmp_path, trace, lambda _: message("live"), requests=2)
     assert prompts == arrays
 
 
@@ -370,9 +370,9 @@ def metadata_of(line: str) -> dict[str, Any]:
 
 async def test_lines_have_the_ids_of_streams(tmp_path: Path) -> None:
     line = weka(call(0, [1]), subagent(1, call(1, [7], 0.01)), call(1.02, [1, 2]))
-    given = dataset(tmp_path, "weka_trace", line, delay_factor=0.01)
+    trace = dataset(tmp_path, "weka_trace", line, delay_factor=0.01)
     with server(tokens=2) as mock:
-        settings = config(mock.url, dataset=given, concurrency=1, requests=3)
+        settings = config(mock.url, dataset=trace, concurrency=1, requests=3)
         async with stack(settings, tmp_path) as run:
             await run.results()
             await run.wait_for_state("done")

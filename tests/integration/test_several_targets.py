@@ -71,7 +71,7 @@ def test_conversation_stays_at_its_least_busy_target(index: int) -> None:
     assert (first.sent, second.sent) == (0, 3)
 
 
-def test_stopped_conversations_leave_nothing() -> None:
+def test_stopped_conversations_use_no_memory() -> None:
     several, _ = least_in_flight()
     several.send(turn(0, conversation(1)))
     tracemalloc.start()

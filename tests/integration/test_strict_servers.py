@@ -80,17 +80,17 @@ async def test_strict_server_gets_requests_without_forced_lengths(tmp_path: Path
     forced, plain = strict.probes
     assert forced == plain | {"ignore_eos": True, "min_tokens": 1}
     assert len(strict.seen) == 22, "one probe for all workers, which is not part of the run"
-    asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
-    assert (asked["finding"], asked["requests"]) == ("refused", 2)
-    assert "ignore_eos" in asked["said"]
+    probe = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
+    assert (probe["finding"], probe["requests"]) == ("refused", 2)
+    assert "ignore_eos" in probe["said"]
 
 
 async def test_accepting_server_gets_forced_lengths(tmp_path: Path) -> None:
     with serving(Strict(KNOWN | {"ignore_eos", "min_tokens"})) as strict:
         summary = await results_of(benchmark(strict.url), tmp_path)
     assert len(strict.probes) == 1
-    asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
-    assert asked == {"finding": "accepted", "said": "", "requests": 1}
+    probe = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
+    assert probe == {"finding": "accepted", "said": "", "requests": 1}
     sent = [body for request_id, body in strict.seen if "-probe-" not in request_id]
     assert len(sent) == summary["request_count"]["avg"] == 20
     assert all(body["ignore_eos"] is True and body["min_tokens"] == 2 for body in sent)

@@ -30,23 +30,23 @@ def config(**endpoint: Any) -> BenchmarkConfig:
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ASK_AGAIN_S", "LOOKUP_S", "LONGEST_LOOKUP_S"):
+    for name in ("ASK_AGAIN_S", "LOOKUP_S", "MAX_LOOKUP_S"):
         monkeypatch.setattr(target_lookup, name, 0.0)
 
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Target | ConfigError]:
     """Replace lookups by these results in order. The last one repeats."""
-    given: list[Target | ConfigError] = [FOUND]
+    outcomes: list[Target | ConfigError] = [FOUND]
 
     def resolve(_: BenchmarkConfig) -> Target:
-        one = given.pop(0) if len(given) > 1 else given[0]
+        one = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
         if isinstance(one, ConfigError):
             raise one
         return one
 
     monkeypatch.setattr(target_lookup, "resolve_target", resolve)
-    return given
+    return outcomes
 
 
 async def find(settings: BenchmarkConfig, until_mono_ns: int, noted: list[str]) -> Target:
@@ -57,17 +57,17 @@ def responding(*problems: str) -> Callable[..., Awaitable[str]]:
     """Return a readiness check with these results in order."""
     left = list(problems)
 
-    async def why_not_ready(*_: object) -> str:
+    async def readiness_problem(*_: object) -> str:
         return left.pop(0)
 
-    return why_not_ready
+    return readiness_problem
 
 
 async def test_wait_covers_the_name_and_the_server(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found[:0] = [ConfigError("no such name")]
-    monkeypatch.setattr(target_lookup, "why_not_ready", responding("connection refused", ""))
+    monkeypatch.setattr(target_lookup, "readiness_problem", responding("connection refused", ""))
     noted: list[str] = []
     assert await find(config(wait_for_server="10s"), LATER_NS, noted) is FOUND
     assert noted == [
@@ -80,14 +80,14 @@ async def test_wait_covers_the_name_and_the_server(
 async def test_server_is_not_checked_without_a_wait(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_lookup, "why_not_ready", None)
+    monkeypatch.setattr(target_lookup, "readiness_problem", None)
     assert await find(config(), mono_ns(), []) is FOUND
 
 
 async def test_end_of_the_wait_states_the_reason(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_lookup, "why_not_ready", responding("status 503"))
+    monkeypatch.setattr(target_lookup, "readiness_problem", responding("status 503"))
     settings = config(wait_for_server="10s")
     with pytest.raises(BenchmarkFailed, match=r"not ready after 10s .*: status 503"):
         await find(settings, mono_ns(), [])
@@ -142,28 +142,28 @@ async def test_only_failing_names_are_looked_up_again(
         (cast("InferenceClient", SimpleNamespace(addresses=addresses)), each)
         for addresses, each in zip((fine, failing), settings, strict=True)
     ]
-    asked: list[BenchmarkConfig] = []
-    looks: list[None] = []
+    configs: list[BenchmarkConfig] = []
+    calls: list[None] = []
     has_ended = asyncio.Event()
 
-    async def look_up(asked_for: BenchmarkConfig) -> tuple[SocketAddress, ...]:
-        asked.append(asked_for)
-        if len(asked) == 1:
+    async def look_up(failing_config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
+        configs.append(failing_config)
+        if len(configs) == 1:
             raise ConfigError("no such name")
         return at("10.0.0.2")
 
-    def look() -> Any:
-        looks.append(None)
-        if len(looks) == 4:
+    def list_clients() -> Any:
+        calls.append(None)
+        if len(calls) == 4:
             has_ended.set()
         return clients
 
-    monkeypatch.setattr(target_lookup, "look_up_apart", look_up)
-    following = asyncio.create_task(follow_names(look, logging.getLogger("test")))
+    monkeypatch.setattr(target_lookup, "look_up_in_thread", look_up)
+    following = asyncio.create_task(follow_names(list_clients, logging.getLogger("test")))
     await has_ended.wait()
     following.cancel()
     await asyncio.wait([following])
-    assert asked == [settings[1]] * 2
+    assert configs == [settings[1]] * 2
     assert [each.name for each in failing.in_use] == ["10.0.0.2"]
     assert [each.name for each in fine.in_use] == ["10.0.0.1"]
     assert [record.getMessage() for record in caplog.records] == [

@@ -36,11 +36,11 @@ def contents(folder: Path) -> list[bytes]:
 
 
 async def test_telemetry_key_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    keys: list[str] = []
 
     async def respond(request: web.Request) -> web.Response:
-        asked.append(request.headers.get("Authorization", ""))
-        if asked[-1] != "Bearer s3cret-token":
+        keys.append(request.headers.get("Authorization", ""))
+        if keys[-1] != "Bearer s3cret-token":
             raise web.HTTPUnauthorized
         return web.Response(text="up 1\n")
 
@@ -53,7 +53,7 @@ async def test_telemetry_key_is_in_no_file(tmp_path: Path, monkeypatch: pytest.M
             summary = await results_of(with_telemetry(base, **wanted), tmp_path)
     sources = {each["url"]: each for each in summary["aiperf_svc"]["system"]["sources"]}
     assert sources[url]["failures"] == 0
-    assert set(asked) == {"Bearer s3cret-token"}
+    assert set(keys) == {"Bearer s3cret-token"}
     found = contents(tmp_path)
     assert found
     assert not [text for text in found if b"s3cret-token" in text]

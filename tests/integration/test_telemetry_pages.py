@@ -115,12 +115,12 @@ async def test_pages_reuse_one_connection_until_it_closes() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", SECOND_HOST])
 @pytest.mark.parametrize("is_same_port", [True, False])
 async def test_a_redirect_to_another_server_is_not_followed(host: str, is_same_port: bool) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
         own_host, port = writer.get_extra_info("sockname")
-        is_moved = (own_host, port) == ("127.0.0.1", first) and len(asked) == 1
+        is_moved = (own_host, port) == ("127.0.0.1", first) and len(requests) == 1
         target = b"http://%s:%d/metrics" % (host.encode(), first if is_same_port else second)
         writer.write(MOVED.replace(b"/metrics/", target) if is_moved else WHOLE)
 
@@ -131,20 +131,20 @@ async def test_a_redirect_to_another_server_is_not_followed(host: str, is_same_p
     ):
         page = await client.fetch(f"http://127.0.0.1:{first}/metrics", timeout_s=30)
     if host == "127.0.0.1" and is_same_port:
-        assert (page.text, len(asked)) == ("up 1\n", 2)
+        assert (page.text, len(requests)) == ("up 1\n", 2)
     else:
         assert "is not followed: it is another server" in page.failure
-        assert len(asked) == 1
+        assert len(requests) == 1
 
 
 @pytest.mark.parametrize(
     ("key", "header"), [("abc.def", "Bearer abc.def"), ("me:open", "Basic bWU6b3Blbg==")]
 )
 async def test_page_is_requested_with_its_key(key: str, header: str) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
         writer.write(WHOLE)
 
     async with stream_server(respond) as port:
@@ -153,7 +153,7 @@ async def test_page_is_requested_with_its_key(key: str, header: str) -> None:
             assert (await client.fetch(url, timeout_s=30)).text == "up 1\n"
         async with PageClient(no_tls, key=key, key_urls=["http://127.0.0.1:1/metrics"]) as client:
             await client.fetch(url, timeout_s=30)
-    assert [f"\r\nAuthorization: {header}\r\n" in head for head in asked] == [True, False]
+    assert [f"\r\nAuthorization: {header}\r\n" in head for head in requests] == [True, False]
 
 
 @contextmanager
@@ -175,7 +175,7 @@ async def test_silent_address_falls_back_to_the_next(monkeypatch: pytest.MonkeyP
         port = int(url.rpartition(":")[2].partition("/")[0])
         with silent(port) as first:
 
-            def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+            def getaddrinfo(host: str, *_args: Any, **_more: Any) -> list[Any]:
                 hosts = (first, "127.0.0.1") if host == "server" else (host,)
                 return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (h, port)) for h in hosts]
 
@@ -188,7 +188,7 @@ async def test_silent_address_falls_back_to_the_next(monkeypatch: pytest.MonkeyP
 async def test_unreachable_name_is_reported_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+    def getaddrinfo(host: str, *_args: Any, **_more: Any) -> list[Any]:
         hosts = ("127.0.0.1", SECOND_HOST) if host == "server" else (host,)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 1)) for each in hosts]
 

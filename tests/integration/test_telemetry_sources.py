@@ -92,9 +92,9 @@ async def test_each_address_of_the_target_has_a_page(monkeypatch: pytest.MonkeyP
     async with pages(metrics="vllm:num_requests_running 2\n") as url:
         port = int(url.rpartition(":")[2])
 
-        def getaddrinfo(asked: str, *_asked: Any, **_more: Any) -> list[Any]:
-            if asked != "replicas":
-                return [(socket.AF_INET, 1, 6, "", (asked, port))]
+        def getaddrinfo(name: str, *_args: Any, **_more: Any) -> list[Any]:
+            if name != "replicas":
+                return [(socket.AF_INET, 1, 6, "", (name, port))]
             # Nothing listens on the third address. The last is the first server's other IP version.
             hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")
             found: list[Any] = [(socket.AF_INET, 1, 6, "", (host, port)) for host in hosts]
@@ -123,7 +123,7 @@ async def test_named_address_of_the_target_is_read_once(monkeypatch: pytest.Monk
     async with pages(metrics="vllm:num_requests_running 2\n") as url:
         port = int(url.rpartition(":")[2])
 
-        def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+        def getaddrinfo(host: str, *_args: Any, **_more: Any) -> list[Any]:
             found = hosts if host == "replicas" else (host,)
             return [(socket.AF_INET, 1, 6, "", (each, port)) for each in found]
 
@@ -144,13 +144,13 @@ async def test_server_of_a_known_family_is_identified() -> None:
 
 
 async def test_unknown_server_gets_no_other_request() -> None:
-    asked = 0
+    reads = 0
 
     def version(_number: int) -> str:
-        nonlocal asked
-        asked += 1
+        nonlocal reads
+        reads += 1
         return '{"version": "1"}'
 
     async with pages(metrics="up 1\n", version=version) as url:
         (log,) = await read_once(with_telemetry(config(url, concurrency=1, requests=1)))
-    assert (asked, log.facts) == (0, {})
+    assert (reads, log.facts) == (0, {})

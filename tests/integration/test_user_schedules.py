@@ -47,7 +47,7 @@ async def test_each_user_takes_turns_on_its_own_clock(tmp_path: Path) -> None:
     assert all(arrivals[request] >= due[request] for request in due)
 
 
-async def test_turn_waits_for_a_late_response_alone(tmp_path: Path) -> None:
+async def test_turn_waits_only_for_a_late_response(tmp_path: Path) -> None:
     dataset = talks(tmp_path, *({"text": f"turn {n}"} for n in range(TURNS)), count=50)
     users = {"rate": 40, "users": 4}  # a turn every 100 ms, and a response takes 150 ms
     with server(ttft="150ms", tokens=1) as mock:

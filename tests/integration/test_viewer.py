@@ -110,7 +110,7 @@ def get(url: str) -> tuple[int, str, dict[str, str]]:
 
 def test_list_is_searched_filtered_and_chosen(stored: Path, tmp_path: Path) -> None:
     index = Index(stored)
-    page = list_page(index.root, index.look()).decode()
+    page = list_page(index.root, index.scan()).decode()
     (found,) = opened(tmp_path, {"list": Frame(page + USE, 1280)}).values()
     assert {"broken", "experiment", "fio", "inference", "search", "targets"} < set(found["all"])
     assert not {"empty", "secret", "."} & set(found["all"])
@@ -215,7 +215,7 @@ def test_folder_whose_name_is_no_text_is_listed(stored: Path, tmp_path: Path) ->
     folder.mkdir()
     shutil.copy(stored / "fio" / "results.json", folder)
     index = Index(tmp_path)
-    assert b"files/m%FCller/" in list_page(index.root, index.look())
+    assert b"files/m%FCller/" in list_page(index.root, index.scan())
 
 
 def test_best_value_names_its_statistic(stored: Path, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_best_value_names_its_statistic(stored: Path, tmp_path: Path) -> None:
     content["best"] = [each for each in content["best"] if each["metric"] == tag]
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "experiment.json").write_bytes(msgspec.json.encode(content))
-    (entry,) = Index(tmp_path).look()
+    (entry,) = Index(tmp_path).scan()
     assert entry.numbers[1].startswith("best Time to First Token p99 12.29 ms at ")
 
 
@@ -235,12 +235,12 @@ def test_changed_results_are_read_again(stored: Path, tmp_path: Path) -> None:
     content = (stored / "fio" / "results.json").read_text()
     file.write_text(content)
     index = Index(tmp_path)
-    assert [each.name for each in index.look()] == ["disk"]
+    assert [each.name for each in index.scan()] == ["disk"]
     file.write_text(content.replace('"name": "disk"', '"name": "other"', 1))
     os.utime(file, ns=(1, 1))
-    assert [each.name for each in index.look()] == ["other"]
+    assert [each.name for each in index.scan()] == ["other"]
     file.unlink()
-    assert index.look() == []
+    assert index.scan() == []
 
 
 @pytest.mark.parametrize(
@@ -254,13 +254,13 @@ def test_results_have_the_time_of_their_folder(
     file.parent.mkdir()
     file.write_text('{"kind": "targets", "name": "x"}')
     os.utime(file, ns=(7, 7))
-    assert [each.when_wall_ns for each in Index(tmp_path).look()] == [when_wall_ns]
+    assert [each.when_wall_ns for each in Index(tmp_path).scan()] == [when_wall_ns]
 
 
 def test_search_over_targets_shows_its_result(tmp_path: Path) -> None:
     search = '"search": {"result": "holds 2 users"}'
     (tmp_path / "joint.json").write_text(f'{{"kind": "targets", "name": "x", {search}}}')
-    (entry,) = Index(tmp_path).look()
+    (entry,) = Index(tmp_path).scan()
     assert entry.numbers == ("holds 2 users",)
 
 
@@ -325,5 +325,5 @@ def test_missed_quality_gate_is_a_missed_slo(tmp_path: Path) -> None:
     poor = gate.score(["exact"], answers, file="q", sha256="0", concurrency=1, min_score=0.9)
     write_answers(tmp_path, answers)
     write_all(tmp_path, summarise(columns, None, fake_run.context(rows, quality=poor)), columns)
-    (entry,) = Index(tmp_path).look()
+    (entry,) = Index(tmp_path).scan()
     assert (entry.kind, entry.slo) == ("inference", "missed")

@@ -26,9 +26,9 @@ DIST = Path(os.environ["PACKAGE_DIST"]).resolve()
 MEASURED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 """Exit codes of a finished run. The verdict depends on the load of this machine."""
 SHORT = ("--num-requests", "40", "--num-warmup-requests", "5", "--concurrency", "10")
-LONGEST_S = 600.0
+TIMEOUT_S = 600.0
 """Time limit for a command that hangs. On a busy machine, an installation takes minutes."""
-LARGEST_MB = 6.3
+MAX_MB = 6.3
 """Maximum unpacked size of the package."""
 SIZES = ROOT / "docs" / "decisions" / "0033-size-of-the-plain-install.md"
 GROWTH = 1.05
@@ -74,7 +74,7 @@ def _run(folder: Path, *command: str, **environ: str) -> subprocess.CompletedPro
         env={**_environ(folder), **environ},
         capture_output=True,
         text=True,
-        timeout=LONGEST_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -234,4 +234,4 @@ def test_wheel_holds_program_and_stays_small() -> None:
     assert {f"aiperf_svc/_infra/{name}" for name in needed} <= set(names)
     assert "aiperf_svc/adapters/jobs/_server_launcher" in names
     assert not [name for name in names if name.endswith((".c", ".h")) or "tests/" in name]
-    assert size < LARGEST_MB * 1e6
+    assert size < MAX_MB * 1e6

@@ -34,7 +34,7 @@ const tell = found => {
 };
 </script>"""
 HEIGHT = 2000
-LONGEST_S = 60.0
+TIMEOUT_S = 60.0
 """Time limit for loading a page and for starting the browser."""
 
 
@@ -128,7 +128,7 @@ class Tab:
         return result
 
     async def _read(self) -> dict[str, Any]:
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(TIMEOUT_S):
             found: dict[str, Any] = await self._socket.receive_json()
         method = found.get("method", "")
         self._events.append(method)
@@ -146,7 +146,7 @@ async def browsing(folder: Path) -> AsyncIterator[Tab]:
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(TIMEOUT_S):
             address = ""
             while not address:
                 line = (await process.stderr.readline()).decode()

@@ -83,7 +83,7 @@ RESPONSE_BYTES, EVENT_BYTES = 24 * MIB, 8 * MIB
 
 @contextmanager
 def lowered_bounds() -> Iterator[None]:
-    """Lower the limits for a response and for one event, also in the compiled reader."""
+    """Lower the limits for a response and for one event, including in the compiled reader."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aiperf_svc.core.responses.sse.MAX_EVENT_BYTES", EVENT_BYTES)
         name = "aiperf_svc.adapters.inference.response_reader.MAX_RESPONSE_BYTES"

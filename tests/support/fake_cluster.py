@@ -43,8 +43,8 @@ class FakeCluster:
 
     async def post(self, path: str, body: Json, **params: str) -> Json:
         if path == ACCESS_REVIEWS:
-            asked = body["spec"]["resourceAttributes"]
-            what = f"{asked['verb']} {asked['resource']}"
+            attributes = body["spec"]["resourceAttributes"]
+            what = f"{attributes['verb']} {attributes['resource']}"
             return {"status": {"allowed": what not in self._denied}}
         namespace = path.split("/")[4]
         if params.get("dryRun"):
@@ -55,5 +55,5 @@ class FakeCluster:
             self.pods_made.append(namespace)
         return body
 
-    async def delete(self, path: str, **how: Any) -> None:
+    async def delete(self, path: str, **options: Any) -> None:
         self.pods_made.remove(path.split("/")[4])

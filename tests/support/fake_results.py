@@ -46,7 +46,7 @@ def inference_result(
 ) -> InferenceResult:
     """Return the results of a run with `count` requests and objectives that are met or missed."""
     count = MetricStats(unit="requests", avg=float(requests))
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "run_id": "0123456789ab",
         "name": "benchmark",
         "version": "0",
@@ -56,12 +56,12 @@ def inference_result(
         "config": {"name": "benchmark"},
         "metrics": {"request_count": count},
     }
-    return InferenceResult(**{**given, **fields})
+    return InferenceResult(**{**defaults, **fields})
 
 
 def objective(*, ok: bool, **fields: Any) -> ObjectiveResult:
     """Return the result of an objective."""
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "metric": "request_latency",
         "stat": "p99",
         "bound": "max",
@@ -69,7 +69,7 @@ def objective(*, ok: bool, **fields: Any) -> ObjectiveResult:
         "measured": 9.0,
         "unit": "ms",
     }
-    return ObjectiveResult(**{**given, **fields}, ok=ok)
+    return ObjectiveResult(**{**defaults, **fields}, ok=ok)
 
 
 def errors(*counts: tuple[int, str]) -> tuple[ErrorCount, ...]:
@@ -79,14 +79,14 @@ def errors(*counts: tuple[int, str]) -> tuple[ErrorCount, ...]:
 
 def trial(number: int = 1, **fields: Any) -> TrialResult:
     """Return the result of a trial."""
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "repetition": 1,
         "parameters": {},
         "state": "done",
         "reason": "",
         "folder": f"{number:03}-r1",
     }
-    return TrialResult(number=number, **{**given, **fields})
+    return TrialResult(number=number, **{**defaults, **fields})
 
 
 def experiment(trials: Iterable[TrialResult]) -> ExperimentResult:

@@ -49,7 +49,7 @@ class Provider:
     events: list[tuple[int, tuple[EventReport, ...]]] = field(default_factory=list)
     was_collected: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    was_polled: asyncio.Event = field(default_factory=asyncio.Event)
     waits: list[tuple[int, float]] = field(default_factory=list)
 
     def status(self) -> Status:
@@ -59,7 +59,7 @@ class Provider:
         if self.now.number != after:
             return
         self.waits.append((after, timeout_s))
-        self.asked.set()
+        self.was_polled.set()
         await self.changed.wait()
 
     def cancel(self, reason: str) -> None:
@@ -96,6 +96,6 @@ class Api:
     url: str
 
     async def get(self, path: str, **headers: str) -> tuple[aiohttp.ClientResponse, bytes]:
-        given = {"Authorization": f"Bearer {TOKEN}", "Accept-Encoding": "identity", **headers}
-        async with self.session.get(self.url + path, headers=given) as response:
+        all_headers = {"Authorization": f"Bearer {TOKEN}", "Accept-Encoding": "identity", **headers}
+        async with self.session.get(self.url + path, headers=all_headers) as response:
             return response, await response.read()

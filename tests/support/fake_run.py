@@ -199,7 +199,7 @@ def accounts_of(rows: Rows, *, unsent: int = 0) -> tuple[WorkerRun, ...]:
 
 def context(rows: Rows, **fields: Any) -> FinishedRun:
     """Return a finished run with these records. It is healthy unless `fields` change that."""
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "run_id": "af9bb661b485",
         "config": config(),
         "version": "0.1.0",
@@ -207,7 +207,7 @@ def context(rows: Rows, **fields: Any) -> FinishedRun:
         "workers": accounts_of(rows, unsent=fields.pop("unsent", 0)),
         "cli_command": "aiperf-svc profile -m mock -u http://127.0.0.1:9100",
     }
-    return FinishedRun(**(given | fields))
+    return FinishedRun(**(defaults | fields))
 
 
 def results(rows: Rows, **fields: Any) -> Summary:

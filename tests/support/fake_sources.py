@@ -43,11 +43,11 @@ def source(
 ) -> SourceLog:
     """Return a source with a page per second from `first_s` on, which maps series to values."""
     log, reader = SourceLog(url, is_gpu=is_gpu), PageReader()
-    for place, values in enumerate(pages):
+    for index, values in enumerate(pages):
         text = HEAD + "".join(f"{name} {value}\n" for name, value in values.items())
         log.add(
             reader.read(text),
-            wall_ns=at(first_s + place),
+            wall_ns=at(first_s + index),
             latency_ns=2_000_000,
             clock_offset_s=clock_offset_s,
         )

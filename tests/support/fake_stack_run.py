@@ -161,8 +161,8 @@ class FakeStackRun:
         yield cast("Cluster", SimpleNamespace(identity="uid", context="c"))
 
     @contextlib.contextmanager
-    def open_project(self, *_: Any, **how: Any) -> Iterator["FakeStackRun"]:
-        if (cluster := how.get("cluster")) is not None:
+    def open_project(self, *_: Any, **options: Any) -> Iterator["FakeStackRun"]:
+        if (cluster := options.get("cluster")) is not None:
             self.pinned = (cluster.identity, cluster.context)
         yield self
 

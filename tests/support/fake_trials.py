@@ -51,14 +51,14 @@ def sweep(
     """Return trials by concurrency, with throughput and TTFT. Repetitions add `step` to both."""
     return [
         outcome(
-            repetition * len(points) + place + 1,
+            repetition * len(points) + index + 1,
             {"load.concurrency": concurrency},
             repetition=repetition + 1,
             throughput=throughput + repetition * step,
             ttft=ttft + repetition * step,
         )
         for repetition in range(repetitions)
-        for place, (concurrency, (throughput, ttft)) in enumerate(points.items())
+        for index, (concurrency, (throughput, ttft)) in enumerate(points.items())
     ]
 
 

@@ -16,7 +16,7 @@ ACTION = ROOT / ".github" / "actions" / "benchmark" / "action.yml"
 _SHELLS = {"bash": ("bash", "--noprofile", "--norc", "-eo", "pipefail"), "": ("bash", "-e")}
 """The command line of each shell, and of the default shell."""
 _FILES = ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STEP_SUMMARY")
-_LONGEST_S = 600.0
+_TIMEOUT_S = 600.0
 
 
 @dataclass
@@ -41,13 +41,15 @@ class ForgeRunner:
         for name in _FILES:
             Path(own[name]).touch()
         Path(own["RUNNER_TEMP"]).mkdir(exist_ok=True)
-        given = {name: self.filled(str(text)) for name, text in step.get("env", {}).items()}
+        step_variables = {
+            name: self.filled(str(text)) for name, text in step.get("env", {}).items()
+        }
         done = subprocess.run(
             (*_SHELLS[step.get("shell", shell)], str(script)),
             cwd=self.folder,
-            env={**self.environ, **own, **given},
+            env={**self.environ, **own, **step_variables},
             pass_fds=self.open_files,
-            timeout=_LONGEST_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
         self.environ |= self._written("GITHUB_ENV")

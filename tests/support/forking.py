@@ -31,7 +31,7 @@ ROOM = 32_768
 SHARED = "TESTS_FORK_TEMPLATE"
 """Variable with the path of the socket at which a template takes orders from several processes."""
 _ORDER_BYTES = 1 << 20
-_MOST_FDS = 4
+_MAX_FDS = 4
 
 
 class Fork:
@@ -144,7 +144,7 @@ def _serve(owner: socket.socket, listener: socket.socket | None = None) -> None:
             if ready is listener:
                 clients.append(listener.accept()[0])
             elif not isinstance(ready, int):
-                body, fds, _, _ = socket.recv_fds(ready, _ORDER_BYTES, _MOST_FDS)
+                body, fds, _, _ = socket.recv_fds(ready, _ORDER_BYTES, _MAX_FDS)
                 if not body:
                     if ready is owner:
                         for pid, _ in running.values():

@@ -131,9 +131,9 @@ async def stack(
         await asyncio.gather(*(bus.close() for bus in buses))
 
 
-async def results_of(config: dict[str, Any], folder: Path, **how: Any) -> dict[str, Any]:
+async def results_of(config: dict[str, Any], folder: Path, **options: Any) -> dict[str, Any]:
     """Run this config in a `stack` and return the results."""
-    async with stack(config, folder, **how) as run:
+    async with stack(config, folder, **options) as run:
         return await run.results()
 
 

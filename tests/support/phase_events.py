@@ -20,8 +20,8 @@ S = 10**9
 
 def machine_of(*workers: str, **plan: Any) -> PhaseMachine:
     """Return a machine with one user per worker; `plan` changes this."""
-    given = {"phase": P, "credits": None, "concurrency": len(workers)}
-    return PhaseMachine(PhasePlan(**(given | plan)), workers)
+    defaults = {"phase": P, "credits": None, "concurrency": len(workers)}
+    return PhaseMachine(PhasePlan(**(defaults | plan)), workers)
 
 
 def started(*workers: str, **plan: Any) -> PhaseMachine:

@@ -9,8 +9,8 @@ from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.workloads.stacks import AllShapes, plan_stack
 
 
-def make_plan(*, load: dict[str, Any] | None = None, **how: Any) -> StackPlan:
-    return to_plan(make_config(load=load or {"concurrency": 1000, "requests": 1000}, **how))
+def make_plan(*, load: dict[str, Any] | None = None, **options: Any) -> StackPlan:
+    return to_plan(make_config(load=load or {"concurrency": 1000, "requests": 1000}, **options))
 
 
 def guest_plan(**deployment: Any) -> StackPlan:

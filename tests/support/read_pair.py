@@ -137,10 +137,10 @@ def received(
     )
 
 
-def end_of(look: Callable[..., int | None], *arguments: Any) -> int | str | None:
+def end_of(search: Callable[..., int | None], *arguments: Any) -> int | str | None:
     """Return the result of a search for the end of the body, or the name of the error."""
     try:
-        return look(*arguments)
+        return search(*arguments)
     except ProtocolViolation:
         return "broken"
 

@@ -27,7 +27,7 @@ OURS = {
     "network_connect",
 }  # fmt: skip
 """Distributions whose percentiles are null when there are too few values."""
-OF_SENT = {"schedule_lag", "receive_lag", "stamp_uncertainty"}
+SENT_METRICS = {"schedule_lag", "receive_lag", "stamp_uncertainty"}
 CENSORED = {"intended_request_latency", "intended_time_to_first_token"}
 WITHOUT_RECORDS = {
     # Connection metrics, which are not in the records.
@@ -69,10 +69,10 @@ def _values_of(row: Row) -> Values:
     last = "last_token_wall_ns" if row["last_token_wall_ns"] else "end_wall_ns"
     latency = ms("start_wall_ns", last)
     ttft = ms("start_wall_ns", "first_token_wall_ns") if is_streamed else None
-    given, made = known("input_tokens"), known("output_tokens")
+    inputs, outputs = known("input_tokens"), known("output_tokens")
     thought, hidden = max(0, row["reasoning_tokens"]), row["hidden_tokens"]
-    shown = None if made is None else made - hidden
-    asked = float(row["requested_tokens"]) if row["requested_tokens"] > 0 else None
+    shown = None if outputs is None else outputs - hidden
+    requested = float(row["requested_tokens"]) if row["requested_tokens"] > 0 else None
     prompt, completion = known("usage_prompt_tokens"), known("usage_completion_tokens")
     decode = None if latency is None or ttft is None else latency - ttft
     first = row["first_output_wall_ns" if hidden else "first_token_wall_ns"]
@@ -111,23 +111,23 @@ def _values_of(row: Row) -> Values:
         "e2e_output_token_throughput": shown * 1e3 / latency
         if shown is not None and latency
         else None,
-        "prefill_throughput_per_user": given * 1e3 / ttft if given is not None and ttft else None,
-        "output_sequence_length": made,
+        "prefill_throughput_per_user": inputs * 1e3 / ttft if inputs is not None and ttft else None,
+        "output_sequence_length": outputs,
         "output_token_count": None
-        if made is None or row["reasoning_tokens"] < -1
-        else max(0, made - thought),
+        if outputs is None or row["reasoning_tokens"] < -1
+        else max(0, outputs - thought),
         "reasoning_token_count": float(thought) if thought else None,
         "hidden_token_count": float(hidden) if hidden else None,
-        "input_sequence_length": given,
+        "input_sequence_length": inputs,
         "usage_prompt_tokens": prompt,
         "usage_completion_tokens": completion,
         "usage_total_tokens": None if prompt is None or completion is None else prompt + completion,
-        "usage_prompt_tokens_diff_pct": off(given, prompt),
-        "usage_completion_tokens_diff_pct": off(made, completion),
-        "requested_osl": asked,
+        "usage_prompt_tokens_diff_pct": off(inputs, prompt),
+        "usage_completion_tokens_diff_pct": off(outputs, completion),
+        "requested_osl": requested,
         "osl_mismatch_diff_pct": None
-        if asked is None or made is None
-        else (made - asked) / asked * 100,
+        if requested is None or outputs is None
+        else (outputs - requested) / requested * 100,
         "schedule_lag": ms("due_wall_ns", "start_wall_ns"),
         "receive_lag": row["receive_lag_ns"] / 1e6,
         "stamp_uncertainty": row[uncertain] / 1e6,
@@ -156,7 +156,7 @@ def distributions(rows: list[Row], *, unsent: int = 0) -> dict[str, dict[str, An
         values = values_of(row)
         for tag, value in values.items():
             is_in = row["outcome"] == COMPLETED and is_patient
-            if tag in OF_SENT:
+            if tag in SENT_METRICS:
                 is_in = bool(row["start_wall_ns"])
             elif tag == "intended_time_to_first_token":
                 is_in |= is_patient and _is_cut(row)
@@ -225,7 +225,7 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
         "total_usage_completion_tokens": added("usage_completion_tokens"),
         "total_usage_total_tokens": added("usage_total_tokens"),
     }
-    given, made = tokens["total_isl"], tokens["total_osl"]
+    inputs, outputs = tokens["total_isl"], tokens["total_osl"]
     found = {tag: value for tag, value in tokens.items() if value is not None} | {
         "request_count": len(done),
         "error_request_count": len(failed),
@@ -251,19 +251,21 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
         found["requests_per_prompt"] = both / len(prompts)
     if any(row["flags"] & ABANDONS for row in rows):
         found["abandoned_request_count"] = sum(row["outcome"] == ABANDONED for row in rows)
-    if given is not None:
-        found["input_token_throughput"] = given / seconds
-    if made is not None:
-        found["output_token_throughput"] = made / seconds
-    if given is not None and made is not None:
-        found["total_token_throughput"] = (given + made) / seconds
+    if inputs is not None:
+        found["input_token_throughput"] = inputs / seconds
+    if outputs is not None:
+        found["output_token_throughput"] = outputs / seconds
+    if inputs is not None and outputs is not None:
+        found["total_token_throughput"] = (inputs + outputs) / seconds
     pairs = [values_of(row) for row in done]
-    asked = [each for each in pairs if {"requested_osl", "output_sequence_length"} <= each.keys()]
-    if asked:
+    with_lengths = [
+        each for each in pairs if {"requested_osl", "output_sequence_length"} <= each.keys()
+    ]
+    if with_lengths:
         found["osl_mismatch_count"] = sum(
             abs(each["output_sequence_length"] - each["requested_osl"])
             > min(0.05 * each["requested_osl"], 50)
-            for each in asked
+            for each in with_lengths
         )
     if "total_usage_prompt_tokens" in found or "total_usage_completion_tokens" in found:
         found["usage_discrepancy_count"] = sum(

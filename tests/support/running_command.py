@@ -20,7 +20,7 @@ from tests.support.forked_commands import PROGRAM, ForkedCommand, needs_exec
 from tests.support.preparations import Preparation
 
 WAIT_S = 180.0
-LOOK_S = 0.02
+POLL_S = 0.02
 """Interval between polls. A busy loop would take CPU time from the process that it waits for."""
 OTHERS_S = 60.0
 """Longest time in which another command may create or remove a folder in a shared place."""
@@ -120,7 +120,7 @@ class Command:
         while mock.truth()["requests"] < count:
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def left_behind(self) -> list[str]:
         """Return everything left behind besides the artifacts: processes, files, and open ports
@@ -136,7 +136,7 @@ class Command:
         # Another command may be creating its folder, or services remove that of a killed runner.
         deadline = time.monotonic() + OTHERS_S
         while (shared := private_folders() & seen) and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return left + [f"file {path}" for path in shared]
 
     def assert_nothing_is_left(self) -> None:
@@ -178,7 +178,7 @@ def wait_for(
     deadline = time.monotonic() + limit_s
     while not is_true():
         assert time.monotonic() < deadline, tell()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def wait_until(command: Command, is_true: Callable[[], bool]) -> None:

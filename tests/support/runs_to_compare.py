@@ -28,7 +28,7 @@ SHARES = {P50: 0.5, P99: 0.99}
 def measured(run_id: str, values: dict[RowKey, RunValue], **keys: Any) -> MeasuredRun:
     """Return a valid run whose headline contains all these values."""
     infos = {info.tag: info for info in (LATENCY, SPEED, SIZE)}
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "folder": f"runs/{run_id}",
         "run_id": run_id,
         "kind": "inference",
@@ -38,14 +38,14 @@ def measured(run_id: str, values: dict[RowKey, RunValue], **keys: Any) -> Measur
         "values": values,
         "headline": tuple(values),
     }
-    return MeasuredRun(**{**given, **keys})
+    return MeasuredRun(**{**defaults, **keys})
 
 
 def side(name: str, values: Sequence[float], key: RowKey = P50, **keys: Any) -> list[MeasuredRun]:
     """Return one run for each value."""
     return [
-        measured(f"{name}{place}", {key: RunValue(value, 10_000)}, **keys)
-        for place, value in enumerate(values)
+        measured(f"{name}{index}", {key: RunValue(value, 10_000)}, **keys)
+        for index, value in enumerate(values)
     ]
 
 

@@ -13,12 +13,12 @@ MODULE = re.compile(rf"(['\"])(aiperf_svc\.(?:{'|'.join(PACKAGES)})(?:\.[a-z_0-9
 DECIDING = ("domain", "plan", "core", "workloads")
 """Layers that do no I/O. `on_ranks` in `workloads` contains programs that run in ranks' images."""
 IO_BUILTINS = {"open", "print", "input"}
-MOST_IMPORTS_IN_FUNCTIONS = 120
+MAX_IMPORTS_IN_FUNCTIONS = 120
 """Number of imports in functions. Lower it when you move one to the top of its module.
 CONTRIBUTING.md lists valid reasons for one."""
 IO_CALL = re.compile(rf"\b({'|'.join(IO_BUILTINS)})\(")
 TEST_NAME = re.compile(r"^ *(?:async )?def test_(\w+)", re.MULTILINE)
-MOST_WORDS = 8
+MAX_WORDS = 8
 
 
 def modules(*folders: str) -> list[Path]:
@@ -62,10 +62,10 @@ def test_imports_in_functions_are_few() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
-    assert len(found) <= MOST_IMPORTS_IN_FUNCTIONS
+    assert len(found) <= MAX_IMPORTS_IN_FUNCTIONS
 
 
 def test_test_names_have_at_most_eight_words() -> None:
     names = [name for path in modules("tests") for name in TEST_NAME.findall(path.read_text())]
     assert "test_names_have_at_most_eight_words" in names
-    assert [name for name in names if len(name.split("_")) > MOST_WORDS] == []
+    assert [name for name in names if len(name.split("_")) > MAX_WORDS] == []

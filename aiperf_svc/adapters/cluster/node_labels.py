@@ -11,7 +11,7 @@ from aiperf_svc.domain.json_objects import Json
 
 LABEL, TIME_LABEL = "aiperf.dev/qualified", "aiperf.dev/qualified-at"
 REASON_ANNOTATION = "aiperf.dev/qualified-reason"
-LONGEST_REASON = 1_000
+MAX_REASON_LENGTH = 1_000
 
 
 class Patches(Protocol):
@@ -49,6 +49,6 @@ def changes_of(node: NodeResult, ended_at: str) -> Json:
     return {
         "metadata": {
             "labels": {LABEL: node.verdict.value, TIME_LABEL: ended_at},
-            "annotations": {REASON_ANNOTATION: reasons[:LONGEST_REASON] or None},
+            "annotations": {REASON_ANNOTATION: reasons[:MAX_REASON_LENGTH] or None},
         }
     }

@@ -23,7 +23,7 @@ from aiperf_svc.core.cluster.lease import (
     Step,
     Use,
     claimed,
-    in_words,
+    describe_holder,
     next_step,
     parse_holder,
     read_lease,
@@ -63,9 +63,9 @@ class TakenOver(BenchmarkFailed):
 
 def owner_name(environ: Mapping[str, str] = os.environ) -> str:
     """Return the owner of stacks that are created here: `user@host`, or AIPERF_OWNER."""
-    given = "".join(environ.get(OWNER, "").split())
-    if given:
-        return given
+    configured = "".join(environ.get(OWNER, "").split())
+    if configured:
+        return configured
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
@@ -116,7 +116,7 @@ async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Us
         leases = [read_lease(each) for each in listed["items"]]
         for each in leases:
             if _use(each, now, me, is_own=True) is Use.HELD:
-                return Users(holder=in_words(each, Use.HELD, now))
+                return Users(holder=describe_holder(each, Use.HELD, now))
         alive = {}
         for each in leases:
             if not each.is_alive(now):
@@ -151,10 +151,12 @@ def other_state_text(stack: str, namespaces: Iterable[str], owners: Iterable[str
     )
 
 
-async def refuse_others(there: Iterable[ObjectRef], wanted: StackObjects, cluster: Cluster) -> None:
+async def refuse_others(
+    existing: Iterable[ObjectRef], wanted: StackObjects, cluster: Cluster
+) -> None:
     """Check that all objects found are roots of the stack. Raises EnvironmentProblem with the
     owners of the others."""
-    others = [each for each in there if each.uid not in (wanted.own or ())]
+    others = [each for each in existing if each.uid not in (wanted.own or ())]
     if not others:
         return
     places = namespaces_of(others)
@@ -197,8 +199,8 @@ async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) 
         now = await cluster.now()
         if _use(lease, now, me, is_own=True) is Use.HELD:
             raise StackInUse(
-                f"{in_words(lease, Use.HELD, now)}; wait for it, or remove the stack anyway: "
-                f"aiperf-svc gc {stack} --take-over"
+                f"{describe_holder(lease, Use.HELD, now)}; wait for it, or remove the stack "
+                f"anyway: aiperf-svc gc {stack} --take-over"
             )
 
 
@@ -244,7 +246,7 @@ async def claim(
         if use is not Use.FREE and not take_over:
             remedy = "wait for it" if use is Use.HELD else "ask its owner"
             raise StackInUse(
-                f"{in_words(lease, use, now)}; {remedy}, or remove the stack anyway with "
+                f"{describe_holder(lease, use, now)}; {remedy}, or remove the stack anyway with "
                 "--take-over"
             )
         try:
@@ -257,7 +259,7 @@ async def claim(
                 return False
             raise
         if use is not Use.FREE:
-            say(f"taking over: {in_words(lease, use, now)}")
+            say(f"taking over: {describe_holder(lease, use, now)}")
         if use is Use.HELD:
             await asyncio.sleep(NOTICE_S)
         return use is Use.HELD
@@ -292,7 +294,7 @@ class LeaseKeeper:
         """How far the API server's clock is ahead of this machine's."""
         self._is_measured = False
         self._is_reported = False
-        """Whether the user has been told that the Lease cannot be renewed."""
+        """Whether the user has seen the message that the Lease cannot be renewed."""
         self._keeping: asyncio.Task[None] | None = None
         self._has_begun, self._is_taken = asyncio.Event(), asyncio.Event()
         self.loss: TakenOver | None = None
@@ -359,8 +361,8 @@ class LeaseKeeper:
         if lease is None:
             return
         if not self._is_measured:
-            here = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo)
-            self._ahead = await self.cluster.now() - here
+            local_time = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo)
+            self._ahead = await self.cluster.now() - local_time
             self._is_measured = True
         now = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo) + self._ahead
         step = next_step(
@@ -368,7 +370,7 @@ class LeaseKeeper:
         )
         if step in (Step.LOST, Step.EXPIRED):
             since = f" at {lease.acquired:%H:%M:%S} UTC" if lease.acquired else ""
-            taken = f"stack {self._stack} was taken over by {lease.holder_in_words}{since}"
+            taken = f"stack {self._stack} was taken over by {lease.holder_text}{since}"
             late = f"; this process had not renewed its Lease for {HELD_S} s, and leaves it alone"
             self.loss = TakenOver(taken + (late if step is Step.EXPIRED else ""))
             self.loss.is_in_use = step is Step.EXPIRED

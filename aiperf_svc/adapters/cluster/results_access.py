@@ -33,7 +33,7 @@ NODE = "NODE"
 NODE_ADDRESSES = ("ExternalIP", "InternalIP")
 CANDIDATES = 3
 """Maximum number of nodes to try: a NodePort is open on all of them."""
-LARGEST_BODY = 2**20
+MAX_BODY_BYTES = 2**20
 HOP_HEADERS = frozenset(
     {
         "host", "authorization", "connection", "keep-alive", "transfer-encoding", "upgrade",
@@ -138,7 +138,7 @@ class ServiceProxy:
         self._base = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"
 
     async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=LARGEST_BODY)
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._pass_on)
         # The download ends when the client's connection does.
         self._runner = web.AppRunner(

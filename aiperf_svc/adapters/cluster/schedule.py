@@ -43,7 +43,7 @@ FOLDER = "/etc/aiperf-stack"
 WORK = "/work"
 """Writable folder of the runner's pod: home, Pulumi's home, and results before the upload."""
 LATE_S = 600
-"""Longest delay of a start. A later start is skipped."""
+"""Maximum delay of a start. A start that would be later is skipped."""
 MARGIN_S = 900
 """Time for preflight, collection and removal beyond the stacks' time to live."""
 GRACE_MARGIN_S = 120
@@ -98,10 +98,10 @@ def check_cron(text: str) -> None:
             f'--cron: {text!r}: expected five fields, minute hour day month weekday: "0 3 * * *" '
             "is every night at three"
         )
-    for field, (name, most) in zip(fields, CRON_FIELDS.items(), strict=True):
-        above = [each for each in re.findall(r"\d+", field) if int(each) > most]
+    for field, (name, maximum) in zip(fields, CRON_FIELDS.items(), strict=True):
+        above = [each for each in re.findall(r"\d+", field) if int(each) > maximum]
         if above:
-            raise ConfigError(f"--cron: {text!r}: {name} {above[0]}: expected at most {most}")
+            raise ConfigError(f"--cron: {text!r}: {name} {above[0]}: expected at most {maximum}")
 
 
 def check_backend(url: str) -> None:
@@ -134,56 +134,63 @@ def manifests(plans: Sequence[StackPlan], stack_file: str, schedule: Schedule) -
         "app.kubernetes.io/managed-by": "aiperf-svc",
     }
 
-    def made(
-        version: str, kind: str, *, name: str = name, is_whole: bool = False, **rest: Any
+    def manifest(
+        version: str, kind: str, *, name: str = name, is_cluster_wide: bool = False, **rest: Any
     ) -> Json:
         metadata: Json = {"name": name, "labels": labels}
         if plan.config.deployment.annotations:
             metadata["annotations"] = plan.config.deployment.annotations
-        if not is_whole:
+        if not is_cluster_wide:
             metadata["namespace"] = schedule.namespace
         return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
 
     rbac = "rbac.authorization.k8s.io/v1"
     account = {"kind": "ServiceAccount", "name": name, "namespace": schedule.namespace}
 
-    def bound(role: str, *, is_whole: bool = False, in_namespace: str = "") -> Json:
-        kind = "ClusterRoleBinding" if is_whole else "RoleBinding"
+    def binding(role: str, *, is_cluster_wide: bool = False, in_namespace: str = "") -> Json:
+        kind = "ClusterRoleBinding" if is_cluster_wide else "RoleBinding"
         reference = {
             "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole" if is_whole else "Role",
+            "kind": "ClusterRole" if is_cluster_wide else "Role",
             "name": role,
         }
-        found = made(
-            rbac, kind, name=role, is_whole=is_whole, roleRef=reference, subjects=[account]
+        found = manifest(
+            rbac,
+            kind,
+            name=role,
+            is_cluster_wide=is_cluster_wide,
+            roleRef=reference,
+            subjects=[account],
         )
         if in_namespace:
             found["metadata"]["namespace"] = in_namespace
         return found
 
     # Cluster-scoped names contain the namespace: two namespaces may schedule a stack of this name.
-    whole = f"aiperf-{schedule.namespace}-{name}"
+    prefix = f"aiperf-{schedule.namespace}-{name}"
     roles: list[Json] = []
     for where, rights in sorted(_by_namespace(plans).items()):
         # In other namespaces, names contain the runner's namespace for the same reason.
-        role = name if where == namespace_of(plan) else whole
+        role = name if where == namespace_of(plan) else prefix
         kind = "Role" if where else "ClusterRole"
-        granting = made(rbac, kind, name=role, is_whole=not where, rules=rules_of(rights))
+        granting = manifest(
+            rbac, kind, name=role, is_cluster_wide=not where, rules=rules_of(rights)
+        )
         if where:
             granting["metadata"]["namespace"] = where
-        roles += [granting, bound(role, is_whole=not where, in_namespace=where)]
-    reads = f"{whole}-reads"
+        roles += [granting, binding(role, is_cluster_wide=not where, in_namespace=where)]
+    reader = f"{prefix}-reads"
     own_pods = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
     return [
-        made("v1", "ServiceAccount"),
+        manifest("v1", "ServiceAccount"),
         *roles,
         # To check whether the pods of earlier runners, which hold locks, still exist.
-        made(rbac, "Role", name=f"{name}-pods", rules=own_pods),
-        bound(f"{name}-pods"),
-        made(rbac, "ClusterRole", name=reads, is_whole=True, rules=_reads(plan)),
-        bound(reads, is_whole=True),
-        made("v1", "ConfigMap", data={f"Pulumi.{stack}.yaml": stack_file}),
-        made("batch/v1", "CronJob", spec=_cron_job(plan, schedule, name, labels)),
+        manifest(rbac, "Role", name=f"{name}-pods", rules=own_pods),
+        binding(f"{name}-pods"),
+        manifest(rbac, "ClusterRole", name=reader, is_cluster_wide=True, rules=_reads(plan)),
+        binding(reader, is_cluster_wide=True),
+        manifest("v1", "ConfigMap", data={f"Pulumi.{stack}.yaml": stack_file}),
+        manifest("batch/v1", "CronJob", spec=_cron_job(plan, schedule, name, labels)),
     ]
 
 
@@ -273,39 +280,8 @@ def rules_of(rights: Iterable[Right]) -> list[Json]:
 
 
 def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[str, str]) -> Json:
-    stack, deployment = plan.identity.stack, plan.config.deployment
+    deployment = plan.config.deployment
     removal_s = seconds(deployment.delete_timeout)
-    env: list[Json] = [
-        {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
-        # Without an entry in the passwd file, Pulumi takes the user name for its locks from here.
-        {"name": "USER", "value": f"pod.{schedule.namespace}.$(POD_UID)"},
-        {"name": "AIPERF_OWNER", "value": f"cronjob.{schedule.namespace}.{name}"},
-        {"name": "HOME", "value": WORK},
-        {"name": "PULUMI_HOME", "value": f"{WORK}/.pulumi"},
-        {"name": "PULUMI_BACKEND_URL", "value": schedule.backend},
-        {"name": "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "value": "true"},
-        {"name": "PULUMI_SKIP_UPDATE_CHECK", "value": "true"},
-        *({"name": key, "value": value} for key, value in schedule.environ.items()),
-    ]
-    container = {
-        "name": "runner",
-        "image": schedule.image,
-        "imagePullPolicy": deployment.image.pull_policy,
-        "args": ["run", f"{FOLDER}/Pulumi.{stack}.yaml", "--yes"],
-        "workingDir": WORK,
-        "env": env,
-        "envFrom": [{"secretRef": {"name": schedule.secret}}],
-        "resources": {
-            "requests": {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
-            "limits": {"memory": "2Gi", "ephemeral-storage": "20Gi"},
-        },
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [
-            {"name": "stack", "mountPath": FOLDER, "readOnly": True},
-            {"name": "work", "mountPath": WORK},
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
-    }
     pull_secrets = [{"name": each} for each in deployment.image.pull_secrets]
     pod: Json = {
         "serviceAccountName": name,
@@ -315,7 +291,7 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
         "terminationGracePeriodSeconds": removal_s + GRACE_MARGIN_S,
         "securityContext": {**POD_SECURITY, "fsGroup": USER},
         **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
-        "containers": [container],
+        "containers": [_runner_container(plan, schedule, name)],
         "volumes": [
             {"name": "stack", "configMap": {"name": name}},
             {"name": "work", "emptyDir": {}},
@@ -346,6 +322,40 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
                 "template": {"metadata": metadata, "spec": pod},
             },
         },
+    }
+
+
+def _runner_container(plan: StackPlan, schedule: Schedule, name: str) -> Json:
+    env: list[Json] = [
+        {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        # Without an entry in the passwd file, Pulumi takes the user name for its locks from here.
+        {"name": "USER", "value": f"pod.{schedule.namespace}.$(POD_UID)"},
+        {"name": "AIPERF_OWNER", "value": f"cronjob.{schedule.namespace}.{name}"},
+        {"name": "HOME", "value": WORK},
+        {"name": "PULUMI_HOME", "value": f"{WORK}/.pulumi"},
+        {"name": "PULUMI_BACKEND_URL", "value": schedule.backend},
+        {"name": "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "value": "true"},
+        {"name": "PULUMI_SKIP_UPDATE_CHECK", "value": "true"},
+        *({"name": key, "value": value} for key, value in schedule.environ.items()),
+    ]
+    return {
+        "name": "runner",
+        "image": schedule.image,
+        "imagePullPolicy": plan.config.deployment.image.pull_policy,
+        "args": ["run", f"{FOLDER}/Pulumi.{plan.identity.stack}.yaml", "--yes"],
+        "workingDir": WORK,
+        "env": env,
+        "envFrom": [{"secretRef": {"name": schedule.secret}}],
+        "resources": {
+            "requests": {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+            "limits": {"memory": "2Gi", "ephemeral-storage": "20Gi"},
+        },
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [
+            {"name": "stack", "mountPath": FOLDER, "readOnly": True},
+            {"name": "work", "mountPath": WORK},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
     }
 
 

@@ -22,7 +22,7 @@ from aiperf_svc.adapters.comparison.run_folders import (
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.exports.result_files import find_results
 from aiperf_svc.adapters.report.curve_chart import NamedCurve, named
-from aiperf_svc.core.compare.comparison import LEAST_RUNS, Criteria
+from aiperf_svc.core.compare.comparison import MIN_RUNS, Criteria
 from aiperf_svc.core.compare.groups import DEFAULT, Comparisons, Group, compare_groups, group_of
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.experiments.throughput_curve import curves_of_result
@@ -147,7 +147,7 @@ def _with_requests(group: Group, *, with_curves: bool) -> Group:
     """Read the single requests if they are needed: with few runs, they show how certain a
     difference is; with many, they do not matter. Pages plot them."""
     sides = group.base, group.new
-    are_few = min(sum(run.is_usable for run in side) for side in sides) < LEAST_RUNS
+    are_few = min(sum(run.is_usable for run in side) for side in sides) < MIN_RUNS
     if not are_few and not with_curves:
         return group
     base, new = (with_requests(side, batches=are_few, curves=with_curves) for side in sides)

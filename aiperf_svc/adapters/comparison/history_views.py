@@ -31,7 +31,7 @@ from aiperf_svc.domain.number_text import count, readable_unit, significant
 
 ROWS = 12
 """Height of the plot in a terminal, in lines."""
-LEAST_COLUMNS = 20
+MIN_COLUMNS = 20
 _DATES = 8
 """Maximum number of dates on the page's axis."""
 
@@ -67,7 +67,7 @@ def text_plot(found: History, width: int) -> list[str]:
     low, high = min(values), max(values)
     labels = [significant(value) for value in (high, (high + low) / 2, low)]
     room = max(map(len, labels))
-    columns = max(LEAST_COLUMNS, width - room - 3)
+    columns = max(MIN_COLUMNS, width - room - 3)
     each = max(1, -(-len(values) // columns))
     dots, lines = (
         [fmean(some[at : at + each]) for at in range(0, len(some), each)]

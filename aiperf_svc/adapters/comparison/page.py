@@ -30,7 +30,7 @@ from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.number_text import readable_unit
 
-_HIGHEST = 0.9999
+_MAX_SHARE = 0.9999
 """Upper end of a plotted distribution: beyond this share, it depends on single requests."""
 _FEW_VALUES = 50
 
@@ -104,16 +104,16 @@ def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]], wi
     low, high = float(everything.min()), float(everything.max())
     divisor, unit = readable_unit(info.unit, high)
     # The largest of n values has the share 1 - 1/n.
-    highest = min(_HIGHEST, 1 - 1 / max(len(np.unique(everything)), 10))
+    highest = min(_MAX_SHARE, 1 - 1 / max(len(np.unique(everything)), 10))
     series = []
     for name, style, side in zip(("base", "new"), ("a", "b"), curves, strict=True):
-        for place, (shares, values) in enumerate(side):
+        for index, (shares, values) in enumerate(side):
             inside = shares <= highest
             # With few values, draw up to the last one; with many, it would be a step.
             inside[-1] |= len(shares) < _FEW_VALUES
             points = zip(shares[inside].tolist(), (values[inside] / divisor).tolist(), strict=True)
             shown = [(min(q, highest), value) for q, value in points]
-            series.append(Series(name if not place else "", style, shown))
+            series.append(Series(name if not index else "", style, shown))
     y = scales.linear(high / divisor or 1.0)
     if low > 0:
         y = scales.logarithmic(low / divisor, high / divisor)

@@ -18,7 +18,7 @@ from aiperf_svc.domain.number_text import count, readable_unit, significant, wit
 
 TONES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
 """CSS class of a row."""
-LONGEST_VALUE = 60
+MAX_VALUE_LENGTH = 60
 """Maximum number of shown characters of a value that differs."""
 
 
@@ -52,9 +52,9 @@ def differing(found: KeyDifference) -> tuple[str, str, str]:
     sides = [", ".join(values) for values in (found.base, found.new)]
     pairs = enumerate(zip(*sides, strict=False))
     same = next((at for at, (a, b) in pairs if a != b), min(map(len, sides)))
-    if same >= LONGEST_VALUE:
-        sides = [f"{CUT.strip()} {text[same - LONGEST_VALUE // 2 :]}" for text in sides]
-    base, new = (one_line(text, limit=LONGEST_VALUE) for text in sides)
+    if same >= MAX_VALUE_LENGTH:
+        sides = [f"{CUT.strip()} {text[same - MAX_VALUE_LENGTH // 2 :]}" for text in sides]
+    base, new = (one_line(text, limit=MAX_VALUE_LENGTH) for text in sides)
     return one_line(found.key), base, new
 
 

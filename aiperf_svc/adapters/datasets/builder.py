@@ -90,8 +90,8 @@ async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
         step = have * 20 // total if total else have // (64 * 2**20)
         if step != shown:
             shown = step
-            of = f" of {total / 2**20:,.0f}" if total else ""
-            progress(f"downloading {url}: {have / 2**20:,.0f}{of} MiB")
+            total_text = f" of {total / 2**20:,.0f}" if total else ""
+            progress(f"downloading {url}: {have / 2**20:,.0f}{total_text} MiB")
 
     result = await downloads.download(
         url,
@@ -144,7 +144,7 @@ def _built_trees(
             index,
             Source(file, sha256=trees.sha256(), has_random_text=is_of_blocks),
             counter,
-            read=lambda number: trees.again(numbers[number]),
+            read=lambda number: trees.reread(numbers[number]),
             close=trees.close,
         )
         # Trees are read for as long as the dataset is used.
@@ -169,7 +169,7 @@ def _built_trace(
             has_random_text=bool((index.inputs >= 0).any()),
         )
         texts = BlockTexts(config.prompt_seed, block_size_of(config.dataset), counter)
-        prompts = TracePrompts(config, index, trace.rows_again, texts, warmup_entries=own or 0)
+        prompts = TracePrompts(config, index, trace.reread_rows, texts, warmup_entries=own or 0)
         if prompts.expected_bytes.sum() <= HELD_BYTES:
             built = assemble(config, prompts.entries(range(len(prompts))), source, counter)
             return replace(built, due_ns=prompts.due_ns)

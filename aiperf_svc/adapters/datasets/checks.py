@@ -23,7 +23,7 @@ from aiperf_svc.core.datasets.assembly import Source, finish, synthetic_count, w
 from aiperf_svc.core.datasets.media import check_media_size
 from aiperf_svc.core.datasets.random_pool import one_of_each
 from aiperf_svc.core.datasets.session_trees import TracedTree
-from aiperf_svc.core.datasets.trace_index import MOST_ROWS, Line, too_many_rows
+from aiperf_svc.core.datasets.trace_index import MAX_ROWS, Line, too_many_rows
 from aiperf_svc.core.datasets.tree_dataset import check_contents
 from aiperf_svc.core.load.fixed_schedule import due_times
 
@@ -37,7 +37,7 @@ class CheckedFile(msgspec.Struct, frozen=True):
     notice: str = ""
     """Notices for the user."""
     replay_ns: int | None = None
-    """Length of a fixed schedule without speedup; None without one or if the file is not read
+    """Length of a fixed schedule without speedup; None if there is none or the file is not read
     whole."""
 
 
@@ -124,7 +124,7 @@ def _check_number(config: BenchmarkConfig, file: str, last: Line) -> None:
     if is_bounded or is_packed(path):
         return
     rows = path.stat().st_size * last.number // max(1, last.position + last.size)
-    if rows > MOST_ROWS:
+    if rows > MAX_ROWS:
         raise too_many_rows(file, f"about {rows:,}")
 
 

@@ -1,6 +1,6 @@
 """Public datasets: downloaded once, resumed after a broken connection, kept in the cache folder.
 
-A note beside each finished file records its URL, size and SHA-256. A note beside each unfinished
+A note next to each finished file has its URL, size and SHA-256. A note next to each unfinished
 file (`.part`) records the validator (ETag or Last-Modified) of its version, so two versions are
 never joined: with `If-Range` the server sends the whole file if it has changed. A file with an
 unexpected SHA-256 is refused. A lock file keeps two processes from writing the same part.

@@ -23,9 +23,9 @@ from aiperf_svc.domain.number_text import size_text
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _POOLS = (".jsonl", ".jsonl.gz")
-LONGEST_LINE = 2**28
+MAX_LINE_LENGTH = 2**28
 """Maximum number of bytes in a line."""
-MOST_HELD = 2**31
+MAX_HELD_BYTES = 2**31
 """Maximum uncompressed size of a file whose prompts are all kept in memory."""
 _WATCHED_BYTES = 2**22
 Until = Callable[[], bool]
@@ -39,19 +39,19 @@ def unwatched(share: float) -> None:
 
 def read_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers, from 1, and lines. Raises DatasetError if the file cannot be read or has
-    a line over `LONGEST_LINE`, because lines are read as a whole."""
+    a line over `MAX_LINE_LENGTH`, because lines are read as a whole."""
     with _translated(path), _opened(path) as (stream, share):
-        lines = iter(partial(stream.readline, LONGEST_LINE + 1), b"")
+        lines = iter(partial(stream.readline, MAX_LINE_LENGTH + 1), b"")
         unseen = 0
         for number, line in enumerate(lines, start=1):
             unseen += len(line)
             if unseen > _WATCHED_BYTES:
                 unseen = 0
                 watch(share())
-            if len(line) > LONGEST_LINE:
-                most = size_text(LONGEST_LINE)
+            if len(line) > MAX_LINE_LENGTH:
+                maximum = size_text(MAX_LINE_LENGTH)
                 raise DatasetError(
-                    f"{path}:{number}: a line of over {most}; expected shorter lines"
+                    f"{path}:{number}: a line of over {maximum}; expected shorter lines"
                 )
             yield number, line
 
@@ -59,21 +59,21 @@ def read_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, byte
 def read_whole(path: Path) -> bytes:
     """Return the uncompressed content of a file. Raises DatasetError as `read_lines`."""
     with _translated(path), _opened(path) as (stream, _):
-        content = stream.read(LONGEST_LINE + 1)
-    if len(content) > LONGEST_LINE:
+        content = stream.read(MAX_LINE_LENGTH + 1)
+    if len(content) > MAX_LINE_LENGTH:
         raise DatasetError(
-            f"{path}: over {size_text(LONGEST_LINE)}; expected a smaller file for each session"
+            f"{path}: over {size_text(MAX_LINE_LENGTH)}; expected a smaller file for each session"
         )
     return content
 
 
 def read_held_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
     """Yield as `read_lines`, for callers that keep all lines in memory. Also raises DatasetError if
-    the lines exceed `MOST_HELD`."""
+    the lines exceed `MAX_HELD_BYTES`."""
     held = 0
     for number, line in read_lines(path, watch):
         held += len(line)
-        if held > MOST_HELD:
+        if held > MAX_HELD_BYTES:
             raise _too_large(f"{path}:{number}")
         yield number, line
 
@@ -119,7 +119,7 @@ class LineFile:
         """Return the last line that was yielded."""
         return Line(self._number, self._position, self._size)
 
-    def again(self, lines: Sequence[Line]) -> list[bytes]:
+    def reread(self, lines: Sequence[Line]) -> list[bytes]:
         """Read these lines. Raises DatasetError if the file has changed."""
         with _translated(self._path):
             if self._copy is not None:
@@ -146,7 +146,7 @@ class LineFile:
 def read_list(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
     """Yield the elements of a JSON list and the numbers of their first lines, without reading the
     whole list at once. Raises DatasetError if the file cannot be read, is not a list, or exceeds
-    `MOST_HELD`."""
+    `MAX_HELD_BYTES`."""
     with _translated(path), _opened(path) as (stream, share):
         contents = _contents(path, stream, lambda: watch(share()))
         seen = unseen = 0
@@ -156,7 +156,7 @@ def read_list(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes
             if unseen > _WATCHED_BYTES:
                 unseen = 0
                 watch(seen / len(contents))
-            if seen > MOST_HELD:
+            if seen > MAX_HELD_BYTES:
                 raise _too_large(f"{path}:{line}")
             yield line, element
 
@@ -232,8 +232,8 @@ def _is_packed(stream: BufferedReader) -> bool:
 
 def _too_large(place: str) -> DatasetError:
     return DatasetError(
-        f"{place}: over {size_text(MOST_HELD)} up to here, the limit for prompts in memory; set "
-        "the number of prompts with dataset.entries (--num-prompts), or give a smaller file"
+        f"{place}: over {size_text(MAX_HELD_BYTES)} up to here, the limit for prompts in memory; "
+        "set the number of prompts with dataset.entries (--num-prompts), or give a smaller file"
     )
 
 
@@ -247,7 +247,7 @@ def _contents(path: Path, stream: BinaryIO, watch: Callable[[], None]) -> Any:
         while part := stream.read(_WATCHED_BYTES):
             parts.append(part)
             size += len(part)
-            if size > MOST_HELD:
+            if size > MAX_HELD_BYTES:
                 raise _too_large(str(path))
             watch()
         return b"".join(parts)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aiperf_svc.adapters.host.private_files import files_of_user
+from aiperf_svc.adapters.host.private_files import use_user_umask
 
 FILE = "tokenizer.json"
 ATTEMPT_S = 5.0
@@ -77,7 +77,7 @@ def fetch_from_hub(name: str, revision: str, file: str = FILE) -> Path:
     from huggingface_hub import hf_hub_download
 
     # Several users may share the cache.
-    with files_of_user():
+    with use_user_umask():
         return Path(_translated(lambda: hf_hub_download(name, file, revision=revision), DOWNLOAD_S))
 
 

@@ -14,7 +14,7 @@ from aiperf_svc.core.endpoints.base import Media
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.domain.number_text import size_text
 
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 """Maximum size of an image or audio file: servers refuse larger bodies."""
 _URLS = ("http://", "https://", "data:")
 
@@ -23,7 +23,7 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
     """Return entries with their images and audio files read; paths are relative to `folder`. URLs
     of images stay URLs. Raises DatasetError with the line and the file."""
     known: dict[tuple[str, str], tuple[Media, int]] = {}
-    left = core.MOST_BYTES
+    left = core.MAX_BYTES
 
     def read(media: Media, place: str) -> Media:
         kind = media.type.partition("/")[0]
@@ -38,10 +38,10 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
         # Each request holds a copy.
         left -= size
         if left < 0:
-            most = size_text(core.MOST_BYTES)
+            maximum = size_text(core.MAX_BYTES)
             raise DatasetError(
                 f"{place}: {media.reference}: the images and sounds of the requests up to this "
-                f"one exceed {most}, the limit in memory; give fewer entries or smaller files"
+                f"one exceed {maximum}, the limit in memory; give fewer entries or smaller files"
             )
         return found
 
@@ -61,7 +61,7 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
 def _read(path: Path, kind: str, place: str, name: str) -> tuple[Media, bytes]:
     """Return an image or audio file and its bytes. Raises DatasetError with the file's name."""
     try:
-        data = read_file(path, MOST_BYTES)
+        data = read_file(path, MAX_BYTES)
         return media_of(data, kind), data
     except OSError as error:
         raise DatasetError(f"{place}: {name}: {error.strerror}") from error
@@ -88,7 +88,7 @@ def _read_folder(name: str | None, kind: str, key: str) -> tuple[MediaFile, ...]
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         raise DatasetError(f"{key}: {folder}: {error.strerror}") from error
-    found, left = [], core.MOST_BYTES
+    found, left = [], core.MAX_BYTES
     for path in paths:
         if path.is_dir():
             continue
@@ -97,7 +97,7 @@ def _read_folder(name: str | None, kind: str, key: str) -> tuple[MediaFile, ...]
         left -= len(data)
         if left < 0:
             raise DatasetError(
-                f"{key}: {folder}: over {size_text(core.MOST_BYTES)} of files, the limit in "
+                f"{key}: {folder}: over {size_text(core.MAX_BYTES)} of files, the limit in "
                 "memory; name a folder with fewer or smaller ones"
             )
     if not found:

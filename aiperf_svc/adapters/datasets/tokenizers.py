@@ -23,12 +23,12 @@ from aiperf_svc.domain.foreign_text import one_line
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 CONFIG_FILE: Final = "tokenizer_config.json"
-MOST_BYTES: Final = 16 * 2**20
+MAX_BYTES: Final = 16 * 2**20
 """Maximum size of a file: the configs of tokenizers have up to a megabyte."""
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 FindFile = Callable[[str], Path | None]
-"""Function that returns the file with this name beside the tokenizer, or None."""
+"""Function that returns the file with this name next to the tokenizer, or None."""
 
 
 def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
@@ -36,7 +36,7 @@ def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
     one."""
     found = find(CONFIG_FILE)
     try:
-        settings = json.loads(read_file(found, MOST_BYTES)) if found is not None else {}
+        settings = json.loads(read_file(found, MAX_BYTES)) if found is not None else {}
         text = _own_file(find) or _named(settings.get("chat_template"))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"tokenizer.apply_chat_template: {found}: {error}") from error
@@ -51,7 +51,7 @@ def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
 
 def _own_file(find: FindFile) -> str:
     found = find(TEMPLATE_FILE)
-    return read_text_file(found, MOST_BYTES) if found is not None else ""
+    return read_text_file(found, MAX_BYTES) if found is not None else ""
 
 
 def _named(value: Any) -> str:
@@ -133,7 +133,7 @@ def _refuse(message: str) -> None:
 def _refused(name: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"tokenizer.apply_chat_template: the chat template of {name!r}: {one_line(str(error))}; "
-        "leave this out to count the texts alone"
+        "leave this out to count only the texts"
     )
 
 
@@ -147,9 +147,9 @@ def _without_panics(method: _Method) -> _Method:
     the process instead of failing the single request."""
 
     @wraps(method)
-    def call(counter: "LibraryTokenCounter", given: Any) -> Any:
+    def call(counter: "LibraryTokenCounter", value: Any) -> Any:
         try:
-            return method(counter, given)
+            return method(counter, value)
         except BaseException as error:
             if type(error).__module__ != _PANICS:
                 raise
@@ -211,7 +211,7 @@ class LibraryTokenCounter:
 def load_token_counter(
     options: config.Tokenizer, *, is_for_prompts: bool = False
 ) -> LibraryTokenCounter | None:
-    """Return the configured tokenizer, or None without one; for prompts with its chat template if
+    """Return the configured tokenizer, or None if there is none; with its chat template if
     configured.
 
     The name of an existing file or folder is a path; any other name is looked up in the hub's cache
@@ -258,7 +258,7 @@ def _chat_template(options: config.Tokenizer) -> ChatTemplate:
     name = str(options.name)
     path = existing_path(name)
 
-    def beside(file: str) -> Path | None:
+    def find_file(file: str) -> Path | None:
         if path is not None:
             found = (path if path.is_dir() else path.parent) / file
             return found if found.is_file() else None
@@ -272,7 +272,7 @@ def _chat_template(options: config.Tokenizer) -> ChatTemplate:
                 options, f"cannot be reached: {error}", "let this machine reach the hub"
             ) from error
 
-    return load_chat_template(name, beside)
+    return load_chat_template(name, find_file)
 
 
 def hub_name(options: config.Tokenizer) -> str | None:

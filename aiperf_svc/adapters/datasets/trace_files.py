@@ -120,9 +120,9 @@ class TraceFile:
         _check_conversations(config.endpoint, index, self._name)
         return index
 
-    def rows_again(self, lines: Sequence[Line]) -> list[TraceRow]:
+    def reread_rows(self, lines: Sequence[Line]) -> list[TraceRow]:
         """Read rows of the index again. Raises DatasetError if the file has changed."""
-        read = self._lines.again(lines)
+        read = self._lines.reread(lines)
         numbered = [(line.number, content) for line, content in zip(lines, read, strict=True)]
         return list(self.format.rows([*self._header, *numbered], self._name))
 

@@ -53,11 +53,11 @@ def used_trees(
 ) -> Iterator[tuple[int, TracedTree | None]]:
     """Yield the trees that a config uses with their numbers in the file; None for a tree that is
     left out. Raises DatasetError with the file and record."""
-    most, used = config.dataset.max_context_tokens, 0
+    max_tokens, used = config.dataset.max_context_tokens, 0
     for number, tree in enumerate(file.trees()):
         if used == config.dataset.entries:
             return
-        is_used = most is None or tree.most_tokens <= most
+        is_used = max_tokens is None or tree.max_tokens <= max_tokens
         used += is_used
         yield number, tree if is_used else None
 
@@ -85,7 +85,7 @@ class _DagFile:
     def trees(self) -> Iterator[TracedTree]:
         return self._sessions.trees()
 
-    def again(self, number: int) -> TracedTree:
+    def reread(self, number: int) -> TracedTree:
         return self._sessions.tree(self._sessions.roots[number])
 
     def sha256(self) -> str:
@@ -133,12 +133,12 @@ class _TreesOfFiles:
                 self._units.append(_Unit(number, lines.line))
                 yield self._read(line, f"{file}:{line_number}")
 
-    def again(self, number: int) -> TracedTree:
+    def reread(self, number: int) -> TracedTree:
         unit = self._units[number]
         file = self._files[unit.file]
         if unit.line is None:
             return self._read(read_whole(file), str(file))
-        (content,) = self._opened[unit.file].again([unit.line])
+        (content,) = self._opened[unit.file].reread([unit.line])
         return self._read(content, f"{file}:{unit.line.number}")
 
     def sha256(self) -> str:

@@ -17,7 +17,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, retried
 from aiperf_svc.adapters.cluster.api.objects import label_selector, selector_text
 from aiperf_svc.adapters.cluster.teardown.event_undo import POLL_S, RETRY_S, UNDO, Undo, record_undo
 from aiperf_svc.adapters.events import netem
-from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
+from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, wait_for_proof
 from aiperf_svc.adapters.events.pod_commands import (
     BUSY,
     FIRST_IS_SERVER,
@@ -42,7 +42,7 @@ CUT_S = 5.0
 """Longest time until a connection that a policy drops counts as dropped."""
 LATE_S = 30.0
 """Time after the end of an event after which commands in pods undo it by themselves."""
-TICKS, LEAST_BUSY = 100, 0.05
+TICKS, MIN_BUSY_SHARE = 100, 0.05
 """Clock ticks per second in /proc, and the minimum share of a core that a busy loop must use."""
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 _CONNECT = (
@@ -87,7 +87,8 @@ class DeploymentEvents:
         target = _Target(self._cluster, namespace, name)
         await target.read()
         found = (target.found["metadata"].get("labels") or {}).get(STACK_LABEL)
-        # A namespace of its own belongs to the stack, and objects installed by Helm lack its label.
+        # A namespace that the stack has created contains only its objects. Those that Helm installs
+        # lack its label.
         if self._is_guest and not run.event.foreign and found != stack:
             raise EventFailed(f"Deployment {name} lacks the label of this stack")
         return target
@@ -131,8 +132,8 @@ class DeploymentEvents:
         if found["spec"].get("unschedulable"):
             raise EventFailed(f"node {node} is cordoned already")
         undo = Undo(kind="uncordon", name=node, uid=_uid(found))
-        what = f"node {node}: {_names(chosen)}"
-        async with self._changed(run, undo, found, {"unschedulable": True}, what):
+        subject = f"node {node}: {_names(chosen)}"
+        async with self._changed(run, undo, found, {"unschedulable": True}, subject):
             await self._evict_pods(target, chosen)
             run.verify(f"node cordoned; {await target.successors(before, chosen)}")
             await run.hold()
@@ -162,8 +163,8 @@ class DeploymentEvents:
             uid=_uid(target.found),
             replicas=before,
         )
-        what = f"Deployment {target.name}, from {before} replicas"
-        async with self._changed(run, undo, target.found, {"replicas": wanted}, what):
+        subject = f"Deployment {target.name}, from {before} replicas"
+        async with self._changed(run, undo, target.found, {"replicas": wanted}, subject):
             await target.has_replicas(wanted)
             run.verify(f"{wanted} pods exist")
             if run.event.duration is None:
@@ -219,12 +220,12 @@ class DeploymentEvents:
         async with self._commands(run, target, KILL, is_signal=True) as (chosen, _):
             before = {_uid(pod): target.restarts(pod) for pod in chosen}
 
-        async def look() -> str | None:
+        async def check() -> str | None:
             now = {_uid(pod): target.restarts(pod) for pod in await target.pods(is_ready=False)}
             is_restarted = all(now.get(uid, 0) > count for uid, count in before.items())
             return "restarted" if is_restarted else None
 
-        await proof(look, f"no container of {_names(chosen)} restarted", REPLACED_S)
+        await wait_for_proof(check, f"no container of {_names(chosen)} restarted", REPLACED_S)
         run.verify("restartCount is higher")
 
     async def _stall(self, run: EventRun, target: "_Target") -> None:
@@ -253,7 +254,7 @@ class DeploymentEvents:
             for command in commands:
                 await command.send("end")
                 used += int(await command.line()) / TICKS
-        if used < LEAST_BUSY * cores * len(chosen) * length_ns / 1e9:
+        if used < MIN_BUSY_SHARE * cores * len(chosen) * length_ns / 1e9:
             raise EventFailed(f"not verified: the busy loops had {used:.2f} s of CPU")
         run.verify(f"busy loops used {used:.1f} s of CPU")
 
@@ -325,16 +326,16 @@ class DeploymentEvents:
             uid=_uid(found),
             ingress=found["spec"]["ingress"],
         )
-        what = f"NetworkPolicy of {_names(pods)}"
-        async with self._changed(run, undo, found, {"ingress": []}, what):
-            await proof(
+        subject = f"NetworkPolicy of {_names(pods)}"
+        async with self._changed(run, undo, found, {"ingress": []}, subject):
+            await wait_for_proof(
                 lambda: self._connections(pods, "dropped"),
                 "a worker still connects to the target: the cluster does not enforce the policy",
                 REPLACED_S,
             )
             run.verify("connections from a worker are dropped")
             await run.hold()
-        await proof(
+        await wait_for_proof(
             lambda: self._connections(pods, "open"), "the target is still cut off", REPLACED_S
         )
         run.verify("accepted afterwards")
@@ -450,22 +451,24 @@ class _Target:
         """Wait until new pods have replaced the deleted ones; return a description of them."""
         old, lost = {_uid(pod) for pod in before}, {_uid(pod) for pod in gone}
 
-        async def look() -> list[Json] | None:
+        async def check() -> list[Json] | None:
             live = await self.pods(is_ready=False)
             new = [pod for pod in live if _uid(pod) not in old]
             is_left = any(_uid(pod) in lost for pod in live)
             return new if len(new) >= len(lost) and not is_left else None
 
-        new = await proof(look, f"{_names(gone)} was not replaced", REPLACED_S)
+        new = await wait_for_proof(check, f"{_names(gone)} was not replaced", REPLACED_S)
         return "replaced by " + ", ".join(f"{_name(pod)} (UID {_uid(pod)[:8]})" for pod in new)
 
     async def has_replicas(self, wanted: int) -> None:
         """Wait until there are `wanted` pods."""
 
-        async def look() -> int | None:
+        async def check() -> int | None:
             return wanted if len(await self.pods(is_ready=False)) == wanted else None
 
-        await proof(look, f"Deployment {self.name} does not have {wanted} pods", REPLACED_S)
+        await wait_for_proof(
+            check, f"Deployment {self.name} does not have {wanted} pods", REPLACED_S
+        )
 
 
 def _limit(run: EventRun) -> str:

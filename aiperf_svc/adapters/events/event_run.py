@@ -15,7 +15,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem, error_text
 T = TypeVar("T")
 PROOF_S = 10.0
 """Longest time from an event to the proof that it happened."""
-LOOK_S = 0.05
+POLL_S = 0.05
 """Interval between checks for the proof."""
 AHEAD_S = 2.0
 """Time before an event at which an adapter starts to look for the affected pods or processes."""
@@ -59,10 +59,10 @@ class EventRun:
         """Wait until the event is due. Its targets are found before."""
         await asyncio.sleep(max(0.0, -self.late_s))
 
-    def begin(self, what: str) -> None:
+    def begin(self, subject: str) -> None:
         """Record that the event is done now."""
         self._until_mono_s = monotonic() + (self.event.duration or 0) / 1e9
-        self._report(what=what, begin_wall_ns=time_ns() + self._ahead_ns)
+        self._report(what=subject, begin_wall_ns=time_ns() + self._ahead_ns)
 
     def verify(self, evidence: str) -> None:
         """Record a proof that the event happened or was undone."""
@@ -106,11 +106,13 @@ Perform = Callable[[EventRun], Awaitable[None]]
 """Does an event, verifies it, and undoes it in all cases. Raises EnvironmentProblem."""
 
 
-async def proof(look: Callable[[], Awaitable[T | None]], missing: str, within_s: float) -> T:
+async def wait_for_proof(
+    check: Callable[[], Awaitable[T | None]], missing: str, within_s: float
+) -> T:
     """Repeat a check until it returns a proof. Raises EventFailed with `missing` on a timeout."""
     give_up_mono_s = monotonic() + within_s
-    while (found := await look()) is None:
+    while (found := await check()) is None:
         if monotonic() > give_up_mono_s:
             raise EventFailed(f"not verified within {within_s:g} s: {missing}")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     return found

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aiperf_svc.adapters.events.event_run import PROOF_S, EventFailed, EventRun, proof
+from aiperf_svc.adapters.events.event_run import PROOF_S, EventFailed, EventRun, wait_for_proof
 from aiperf_svc.adapters.host.process_stats import PROC, read_stat
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.urls import address_of, is_loopback
@@ -86,7 +86,7 @@ class LocalServer:
         await run.until_due()
         await {"kill": _kill, "stall": _stall}[run.event.do](run, chosen)
 
-    # --- which processes -------------------------------------------------------------------------
+    # --- choosing processes ----------------------------------------------------------------------
 
     def _find(self, name: str | None) -> list[LocalProcess]:
         """Return the processes with this name, or those of the mock server. Raises EventFailed."""
@@ -161,10 +161,10 @@ class LocalServer:
     async def _delay(self, run: EventRun) -> None:
         latency_ns, length_ns = run.event.latency or 0, run.event.duration or 0
         before = (await asyncio.to_thread(self._truth))["delayed"]
-        what = f"the mock server at port {self._port}"
+        subject = f"the mock server at port {self._port}"
         path = f"/truth/delay?latency_ns={latency_ns}&for_ns={length_ns}"
         await run.until_due()
-        run.begin(what)
+        run.begin(subject)
         await asyncio.to_thread(self._truth, path, "POST")
         try:
             await run.hold()
@@ -183,21 +183,21 @@ async def _kill(run: EventRun, chosen: Sequence[LocalProcess]) -> None:
     for each in chosen:
         _signal(each, signal.SIGKILL)
 
-    async def look() -> str | None:
+    async def check() -> str | None:
         return "gone" if all(each.state in ENDED_STATES for each in chosen) else None
 
-    await proof(look, f"{_names(chosen)} still runs", PROOF_S)
+    await wait_for_proof(check, f"{_names(chosen)} still runs", PROOF_S)
     run.verify("gone from /proc")
 
 
 async def _stall(run: EventRun, chosen: Sequence[LocalProcess]) -> None:
     async with _stopped(run, chosen):
 
-        async def look() -> str | None:
+        async def check() -> str | None:
             states = {each.state for each in chosen}
             return "T" if states == {"T"} else None
 
-        await proof(look, f"{_names(chosen)} is not stopped", PROOF_S)
+        await wait_for_proof(check, f"{_names(chosen)} is not stopped", PROOF_S)
         run.verify("state T in /proc/PID/stat")
         await run.hold()
         left = [each for each in chosen if each.state != "T"]
@@ -207,7 +207,7 @@ async def _stall(run: EventRun, chosen: Sequence[LocalProcess]) -> None:
     async def continued() -> str | None:
         return None if any(each.state == "T" for each in chosen) else "continued"
 
-    await proof(continued, f"{_names(chosen)} is still stopped", PROOF_S)
+    await wait_for_proof(continued, f"{_names(chosen)} is still stopped", PROOF_S)
     run.verify("continued afterwards")
 
 

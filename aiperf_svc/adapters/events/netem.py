@@ -1,10 +1,10 @@
 """Delays or drops packets from a target with Linux's queueing discipline netem.
 
 Two containers with NET_ADMIN in the pod's network run `run_container` (`plan/target.py`): one fails
-before the server starts if the kernel lacks netem, the other waits beside the server. In the second
-one, an event executes this module (`main`). It removes the discipline when its input ends, also if
-the runner is gone. Only packets that leave the pod are affected: responses, and packets that open
-and acknowledge connections.
+before the server starts if the kernel lacks netem, the other runs next to the server. In the second
+one, an event executes this module (`main`). It removes the discipline when its input ends, even if
+the runner was killed. Only packets that leave the pod are affected: responses, and packets that
+open and acknowledge connections.
 
 The requests follow rtnetlink(7) and <linux/pkt_sched.h>, because images have no `tc`.
 """
@@ -36,7 +36,7 @@ BASIC, QUEUE = 1, 3
 NAME = b"netem\0"
 TICK_NS = 64
 """Time unit of the kernel's disciplines (/proc/net/psched)."""
-MOST_QUEUED = 1_000_000
+MAX_QUEUED_PACKETS = 1_000_000
 """Length of the packet queue. With the default of 1,000, a delay would drop packets."""
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _DISCIPLINE = struct.Struct("=BxxxiIII")
@@ -59,7 +59,7 @@ def request(kind: int, flags: int, index: int, options: bytes = b"") -> bytes:
 
 def netem_options(latency_ns: int, loss: float) -> bytes:
     """Return the settings of netem: a constant delay, and the share of lost packets."""
-    return _NETEM.pack(latency_ns // TICK_NS, MOST_QUEUED, round(loss * 0xFFFFFFFF), 0, 0, 0)
+    return _NETEM.pack(latency_ns // TICK_NS, MAX_QUEUED_PACKETS, round(loss * 0xFFFFFFFF), 0, 0, 0)
 
 
 def counts_in(listed: Sequence[bytes], index: int) -> Counts | None:
@@ -154,10 +154,10 @@ def own_interface() -> str:
     return interface_of(routes, [name for _, name in socket.if_nameindex()])
 
 
-def run_container(what: str) -> int:
+def run_container(action: str) -> int:
     """Check the kernel (`check`) or wait for SIGTERM (`wait`), and return the exit code. Raises
     EnvironmentProblem."""
-    if what == "check":
+    if action == "check":
         with closing(Network()) as network:
             check(network, own_interface(), os.environ.get("AIPERF_NODE", ""))
         return 0

@@ -220,11 +220,11 @@ def _throughput(done: _Completed, gpus: int | None) -> Json:
     length_s = float(done.times("end_wall_ns").max() - done.times("start_wall_ns").min()) / 1e9
     if length_s <= 0:
         return {}
-    given, made = (
+    input_rate, output_rate = (
         float(done.tokens(f"{kind}_sequence_length").sum()) / length_s
         for kind in ("input", "output")
     )
-    rates = {"input": given, "output": made, "total": given + made}
+    rates = {"input": input_rate, "output": output_rate, "total": input_rate + output_rate}
     return {
         **{name: {"tokens_per_second": rate} for name, rate in rates.items()},
         "duration_seconds": length_s,

@@ -27,7 +27,7 @@ SLICES = "profile_export_aiperf_timeslices"
 
 
 class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice of time without its metrics, whose keys are beside these."""
+    """A slice of time, without its metrics, whose keys are on the same level."""
 
     timeslice_index: int
     start_ns: int
@@ -53,8 +53,8 @@ def render_csv(summary: Summary) -> bytes:
         lines.append((csv_cell(CATALOG[tag].header), csv_number(tag, summary.scalars[tag])))
     for tier in summary.goodput_tiers:
         values = (("Goodput", tier.goodput), ("Good Request Count", tier.good_request_count))
-        for what, value in values:
-            tag = what.lower().replace(" ", "_")
+        for name, value in values:
+            tag = name.lower().replace(" ", "_")
             lines.append((csv_cell(f"{CATALOG[tag].header} [{tier.name}]"), csv_number(tag, value)))
     return csv_file(lines)
 

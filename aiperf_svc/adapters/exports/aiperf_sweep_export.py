@@ -33,7 +33,7 @@ SWEEP_STATS = ("mean", "std", "min", "max", "cv")
 AGGREGATE_STATS = (*SWEEP_STATS, "se", "ci_low", "ci_high", "t_critical")
 _FINE = ("cv", "se", "t_critical")
 """Columns with four decimals, as in AIPerf; the others have two."""
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -124,7 +124,7 @@ def combination_names(summary: ExperimentSummary) -> list[str]:
     name is not unique or too long. Empty without parameters."""
     names = [_name(each.parameters) for each in summary.combinations]
     return [
-        name if names.count(name) == 1 and len(name) <= LONGEST_NAME else f"combination_{at:04}"
+        name if names.count(name) == 1 and len(name) <= MAX_NAME_LENGTH else f"combination_{at:04}"
         for at, name in enumerate(names, 1)
     ]
 
@@ -293,8 +293,8 @@ def _optimal(summary: ExperimentSummary) -> tuple[Combination, ...]:
     return () if found is None else found.optimal
 
 
-def _values(given: Parameters, parameters: Sequence[Parameter]) -> list[str]:
-    return [parameter_cell(given.get(each.name)) for each in parameters]
+def _values(own: Parameters, parameters: Sequence[Parameter]) -> list[str]:
+    return [parameter_cell(own.get(each.name)) for each in parameters]
 
 
 def _name(parameters: Parameters) -> str:

@@ -52,7 +52,7 @@ class _RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _AiperfPart(msgspec.Struct, frozen=True, kw_only=True):
-    """AIPerf's keys beside the metrics."""
+    """AIPerf's keys besides the metrics."""
 
     benchmark_id: str = ""
     input_config: msgspec.Raw = msgspec.Raw(b"{}")

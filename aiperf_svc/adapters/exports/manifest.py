@@ -12,7 +12,7 @@ from aiperf_svc.domain.foreign_text import one_line
 NAME = "manifest.json"
 TEMPORARY_SUFFIX = ".part"
 """Suffix of unfinished files, which are never in a manifest."""
-LONGEST_NAME = 255
+MAX_NAME_LENGTH = 255
 """Longest name in most file systems, in bytes."""
 
 
@@ -52,7 +52,7 @@ def list_files(
     """List the finished files below a folder inside `folder`, or the single file `below`; empty if
     it does not exist. A file with the same size as in `known` is not read again. Raises OSError."""
     paths = below.rglob("*") if below.is_dir() else (below,)
-    found = sorted(path for path in paths if path.is_file() and _counts(folder, path))
+    found = sorted(path for path in paths if path.is_file() and _is_result(folder, path))
     old = {entry.name: entry for entry in known}
     return tuple(_entry(folder, path, old) for path in found)
 
@@ -76,7 +76,7 @@ def check_entry(entry: ManifestEntry) -> None:
 def is_plain_part(part: str) -> bool:
     """Return whether this can be a part of a result's path."""
     is_name = part not in ("", ".", "..") and not part.endswith(TEMPORARY_SUFFIX)
-    return is_name and len((part + TEMPORARY_SUFFIX).encode(errors="replace")) <= LONGEST_NAME
+    return is_name and len((part + TEMPORARY_SUFFIX).encode(errors="replace")) <= MAX_NAME_LENGTH
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -99,7 +99,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def written_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest that this program has written into a folder; None if none."""
+    """Return the manifest that this program has written into a folder, or None."""
     path = folder / NAME
     return msgspec.json.decode(path.read_bytes(), type=Manifest) if path.exists() else None
 
@@ -126,7 +126,7 @@ def check_listed(path: Path) -> None:
         raise EnvironmentProblem(f"{path}: missing, or not the file that the manifest lists")
 
 
-def _counts(folder: Path, path: Path) -> bool:
+def _is_result(folder: Path, path: Path) -> bool:
     parts = path.relative_to(folder).parts
     # The manifest of a trial is an ordinary file of its experiment.
     return path != folder / NAME and not any(part.endswith(TEMPORARY_SUFFIX) for part in parts)

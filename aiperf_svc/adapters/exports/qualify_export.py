@@ -65,8 +65,8 @@ def baseline_of(found: Qualification) -> dict[str, dict[str, float]]:
         for each in node.checks:
             if each.value is not None and each.verdict is Verdict.PASS:
                 values.setdefault(each.check, {})[node.node] = each.value
-    for of in values.values():
-        of[""] = median(of.values())
+    for rows in values.values():
+        rows[""] = median(rows.values())
     for each in found.all:
         if each.value is not None and each.verdict is Verdict.PASS:
             values[each.check] = {"": each.value}

@@ -53,16 +53,16 @@ def render_lines(summary: Summary) -> Iterator[bytes]:
     """Yield a line for each page of each server."""
     for log, _ in servers(summary):
         found = [(family, _curves(family, log)) for family in families(log)]
-        for place, wall_ns in enumerate(log.wall_ns.tolist()):
+        for index, wall_ns in enumerate(log.wall_ns.tolist()):
             metrics: dict[str, list[dict[str, object]]] = {}
             for family, curves in found:
-                values = {part: float(curve[place]) for part, curve in curves.items()}
+                values = {part: float(curve[index]) for part, curve in curves.items()}
                 if not any(math.isnan(value) for value in values.values()):
                     metrics.setdefault(family.name, []).append(_point(family, values))
             line = {
                 "endpoint_url": log.url,
                 "timestamp_ns": wall_ns,
-                "endpoint_latency_ns": int(log.latency_ns[place]),
+                "endpoint_latency_ns": int(log.latency_ns[index]),
                 "metrics": metrics,
             }
             yield msgspec.json.encode(line) + b"\n"
@@ -177,10 +177,10 @@ def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
         curves = {name: log.curve(*at).values * f.scale for name, (f, at) in fields.items()}
         numbers = [number for _, at in fields.values() for number in at]
         changed = {int(t) for number in numbers for t in log.changes(number).wall_ns}
-        for place, wall_ns in enumerate(log.wall_ns.tolist()):
+        for index, wall_ns in enumerate(log.wall_ns.tolist()):
             if wall_ns not in changed:
                 continue
-            data = {name: float(values[place]) for name, values in curves.items()}
+            data = {name: float(values[index]) for name, values in curves.items()}
             line = {
                 "timestamp_ns": wall_ns,
                 "dcgm_url": log.url,

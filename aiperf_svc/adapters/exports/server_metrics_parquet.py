@@ -116,6 +116,6 @@ def _rows(log: SourceLog, family: Family, begin_ns: int, end_ns: int, step: int)
     bounds = sorted(grown, key=float)
     if not bounds:
         return _Rows(times[:0], {}, None)
-    values: dict[str, Values] = {p: np.repeat(of, len(bounds)) for p, of in wholes.items()}
+    values: dict[str, Values] = {p: np.repeat(value, len(bounds)) for p, value in wholes.items()}
     values["bucket_count"] = np.array([grown[bound] for bound in bounds]).T.reshape(-1)
     return _Rows(np.repeat(times[places], len(bounds)), values, bounds * len(places))

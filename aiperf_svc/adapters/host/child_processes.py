@@ -57,10 +57,10 @@ def reap_children() -> None:
             pass
 
 
-def end_children(*, but: int = -1) -> None:
+def end_children(*, keep: int = -1) -> None:
     """Kill the children of this process and the orphans that it adopts as a result, until it has
-    none left except `but`."""
-    while killed := [pid for pid in _children() if pid != but and _is_killed(pid)]:
+    none left except `keep`."""
+    while killed := [pid for pid in _children() if pid != keep and _is_killed(pid)]:
         for pid in killed:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)

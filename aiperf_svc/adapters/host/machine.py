@@ -39,7 +39,7 @@ class Calibration(msgspec.Struct, frozen=True):
     worker_requests_per_s: float
     """Closed loop, one worker, one-token streams."""
     requests_per_s: float
-    """The same with workers on half of the cores and the server on the other half."""
+    """Closed loop, workers on half of the cores and the server on the other half."""
     chunks_per_s: float
     """Streams of 100 tokens."""
     worker_rate: float

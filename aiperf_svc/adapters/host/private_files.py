@@ -36,7 +36,7 @@ def user_mask(environ: Mapping[str, str] = os.environ) -> int:
 
 
 @contextmanager
-def files_of_user() -> Iterator[None]:
+def use_user_umask() -> Iterator[None]:
     """Create files and folders with the user's umask."""
     mask = user_mask()
     if mask < 0:

@@ -36,7 +36,7 @@ class Process:
         return self._poll()
 
     @property
-    def how_it_ended(self) -> str:
+    def end_text(self) -> str:
         """Describe how the process ended."""
         code = self.exit_code
         if code is None:

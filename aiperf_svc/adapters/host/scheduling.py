@@ -25,7 +25,7 @@ IDLE_SHARE: Final = 0.3
 TURN_S: Final = 0.1
 """Minimum time between two changes of autogroups, which the kernel enforces for all unprivileged
 users together."""
-MOST_TURNS: Final = 10
+MAX_TURNS: Final = 10
 """Maximum number of record processors that start together and change their groups in turn. Others
 keep their share."""
 
@@ -103,7 +103,7 @@ def _lower_group(group: Path) -> None:
     nice = str(LOW_PRIORITY_NICE)
     if group.read_text().split()[-1:] == [nice]:
         return  # set in an earlier trial
-    for _ in range(MOST_TURNS):
+    for _ in range(MAX_TURNS):
         try:
             group.write_text(nice)
             return

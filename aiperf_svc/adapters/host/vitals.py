@@ -13,7 +13,7 @@ from aiperf_svc.protocol.messages.reports import Vitals
 
 SAMPLE_S = 0.05
 """Interval between probes of the event loop's delay."""
-LEAST_INTERVAL_S = 0.5
+MIN_INTERVAL_S = 0.5
 """Calls within this time get the same result: over a few milliseconds every CPU is either fully
 busy or idle."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -49,7 +49,7 @@ class VitalsProbe:
         """Return the health since the last call, or the last result if that was just now."""
         now = monotonic_ns()
         elapsed_s = (now - self._mono_ns) / 1e9
-        if elapsed_s < LEAST_INTERVAL_S:
+        if elapsed_s < MIN_INTERVAL_S:
             return self._last
         cpu_s = _cpu_s()
         self._last = Vitals(
@@ -85,10 +85,10 @@ class QuotaProbe:
     def stopped_ns(self, elapsed_ns: int) -> int:
         """Return the throttled time since the probe was created, including the time since the last
         call, `elapsed_ns` ago."""
-        for place, cgroup in enumerate(self._cgroups):
-            before, after = self._known[place], _cpu_time_of(cgroup)
-            self._known[place] = after
-            self._stopped_ns[place] += elapsed_ns * stopped_share(
+        for index, cgroup in enumerate(self._cgroups):
+            before, after = self._known[index], _cpu_time_of(cgroup)
+            self._known[index] = after
+            self._stopped_ns[index] += elapsed_ns * stopped_share(
                 throttled_ns=after.throttled_ns - before.throttled_ns,
                 used_ns=after.used_ns - before.used_ns,
                 length_ns=elapsed_ns,

@@ -747,9 +747,9 @@ static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssi
 
 /* --- the module ------------------------------------------------------------------------------- */
 
-/* Reads a number from `given`; -1 with an exception set. */
-static int take_constant(PyObject *given, const char *name, long long *value) {
-    PyObject *found = PyDict_GetItemString(given, name);
+/* Reads a number from `constants`; -1 with an exception set. */
+static int take_constant(PyObject *constants, const char *name, long long *value) {
+    PyObject *found = PyDict_GetItemString(constants, name);
     if (found == NULL) {
         PyErr_Format(PyExc_ImportError, "_stamped_reads needs the constant %s: `make`", name);
         return -1;
@@ -758,11 +758,11 @@ static int take_constant(PyObject *given, const char *name, long long *value) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *set_constants(PyObject *module, PyObject *given) {
-    if (!PyDict_Check(given))
+static PyObject *set_constants(PyObject *module, PyObject *constants) {
+    if (!PyDict_Check(constants))
         return PyErr_Format(PyExc_TypeError, "constants are a dict");
 #define TAKE(name) \
-    if (take_constant(given, #name, &name) < 0) \
+    if (take_constant(constants, #name, &name) < 0) \
         return NULL;
     CONSTANTS(TAKE)
     Py_RETURN_NONE;

@@ -81,7 +81,7 @@ class InferenceClient:
         )
         self._writer = writer = RequestWriter(target, pool, in_flight, first_id=first_id)
         self._reader = ResponseReader(
-            epoll, pool, records, in_flight, writer, self._take_timer_event, on_part
+            epoll, pool, records, in_flight, writer, self._handle_timer, on_part
         )
         self._wake_at_wall_ns: int | None = None
         """Time at which the timer fires; None if it is not set."""
@@ -157,7 +157,7 @@ class InferenceClient:
         """Return the total time in which responses were held back."""
         return self._reader.held_back_ns
 
-    # --- what the load generator calls -----------------------------------------------------------
+    # --- called by the load generator ------------------------------------------------------------
 
     def send(self, request: Request) -> Connection | None:
         """Write a request on an idle or a new connection. Returns the connection; None if no
@@ -246,7 +246,7 @@ class InferenceClient:
         self._reader.close()
         self._epoll.close()
 
-    # --- what the event loop calls ---------------------------------------------------------------
+    # --- called by the event loop ----------------------------------------------------------------
 
     def run_ready(self) -> None:
         """Handle everything that is ready now."""
@@ -262,7 +262,7 @@ class InferenceClient:
         if self._closing:
             self._pool.close_sockets()
 
-    def _take_timer_event(self, fd: int) -> None:
+    def _handle_timer(self, fd: int) -> None:
         """Handle a descriptor that may be one of the timers."""
         if fd == self._timer.fd:
             self._timer.clear()

@@ -102,12 +102,12 @@ class TreeEntry(Entry):
         self.plans = tuple(turn.plan or PlannedRequest() for turn in conversation.turns)
         self.first_of_stream: dict[int, int] = {}
         """First request of each stream, which determines the stream's id."""
-        for place, plan in enumerate(self.plans):
-            self.first_of_stream.setdefault(plan.stream, place)
+        for index, plan in enumerate(self.plans):
+            self.first_of_stream.setdefault(plan.stream, index)
         self.live: dict[int, list[int]] = {}
         """Positions in `conversation.live` of the response of each request."""
-        for place, each in enumerate(conversation.live):
-            self.live.setdefault(each.request, []).append(place)
+        for index, each in enumerate(conversation.live):
+            self.live.setdefault(each.request, []).append(index)
 
     def prepare_request(
         self,
@@ -162,7 +162,7 @@ class EntryCache:
         self._blocks: dict[int, list[Entry]] = {}
         self._requested: set[int] = set()
         self._bytes = 0
-        self._most_bytes = CACHE_BYTES
+        self._max_bytes = CACHE_BYTES
         """Bytes up to which blocks are fetched."""
         self._at = 0
         """Block of the last requested credit."""
@@ -198,7 +198,7 @@ class EntryCache:
             }
             if block.is_streamed and not block.conversations[0].streams:
                 # Many session trees are started at the same time.
-                self._most_bytes = AHEAD_BYTES
+                self._max_bytes = AHEAD_BYTES
         self._requested.discard(block.block)
         if block.block in self._blocks:
             return
@@ -210,8 +210,8 @@ class EntryCache:
         self._bytes += sum(entry.size for entry in entries)
         if len(self._blocks) == self._block_count:
             self._all = [entry for number in sorted(self._blocks) for entry in self._blocks[number]]
-        elif self._bytes >= self._most_bytes:
-            self._most_bytes = min(self._most_bytes, AHEAD_BYTES)
+        elif self._bytes >= self._max_bytes:
+            self._max_bytes = min(self._max_bytes, AHEAD_BYTES)
 
     def _entry(self, number: int, conversation: Conversation) -> Entry:
         if conversation.streams:
@@ -221,7 +221,7 @@ class EntryCache:
     def _as_sent(self, conversation: Conversation) -> Conversation:
         return without_forced_length(conversation) if self.leaves_length_free else conversation
 
-    def fetch_what_fits(self) -> None:
+    def fetch_fitting(self) -> None:
         """Request the next missing block if there is room for it or it is needed next."""
         if self._requested:
             return
@@ -229,7 +229,7 @@ class EntryCache:
         for ahead in range(count):
             number = (self._at + ahead) % count
             if number not in self._blocks:
-                if self._bytes < self._most_bytes or ahead <= 1:
+                if self._bytes < self._max_bytes or ahead <= 1:
                     self._ask(number)
                 return
 
@@ -264,7 +264,7 @@ class EntryCache:
         for number in [n for n in self._blocks if (n - block) % count > count // 2]:
             self._bytes -= sum(entry.size for entry in self._blocks.pop(number))
         if block in self._blocks:
-            self.fetch_what_fits()
+            self.fetch_fitting()
 
     def _ask(self, block: int) -> None:
         if block not in self._requested:

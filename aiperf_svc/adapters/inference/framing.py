@@ -114,13 +114,13 @@ class ResponseFraming:
                 continue
             chunk = sizes.get(line)
             if chunk is None:
-                chunk = self._learn_size(line)
+                chunk = self._cache_size(line)
             if chunk:
                 left = chunk + 2
             else:
                 in_trailers = True
 
-    def _learn_size(self, line: bytes) -> int:
+    def _cache_size(self, line: bytes) -> int:
         chunk = chunk_size(line)
         if chunk < 0:
             raise ProtocolViolation("no size of a chunk")

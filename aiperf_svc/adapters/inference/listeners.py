@@ -46,9 +46,9 @@ def nothing_listens(hops: Iterable[str]) -> BenchmarkFailed:
 def refuses(addresses: Iterable[FamilyAndAddress]) -> bool:
     """Return whether every address refuses a connection. Blocks, but does not wait for a silent
     address, which may only be slow."""
-    is_asked = False
+    is_requested = False
     for family, address in addresses:
-        is_asked = True
+        is_requested = True
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.settimeout(REFUSAL_TIMEOUT_S)
             try:
@@ -58,7 +58,7 @@ def refuses(addresses: Iterable[FamilyAndAddress]) -> bool:
             except OSError:
                 pass
         return False
-    return is_asked
+    return is_requested
 
 
 def _addresses(url: str) -> list[FamilyAndAddress]:

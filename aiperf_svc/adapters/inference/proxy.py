@@ -14,7 +14,7 @@ from aiperf_svc.core.responses.http1 import ProtocolViolation, parse_head
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind
 
-LONGEST_HEAD: Final = 65_536
+MAX_HEAD_BYTES: Final = 65_536
 """Maximum size of a proxy's response to CONNECT, in bytes."""
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -70,7 +70,7 @@ def after_head(received: bytes) -> bytes | None:
     incomplete. Raises TunnelRefused."""
     end = received.find(_END_OF_HEAD)
     if end < 0:
-        if len(received) > LONGEST_HEAD:
+        if len(received) > MAX_HEAD_BYTES:
             raise TunnelRefused("the proxy's response to CONNECT is too long")
         return None
     end += len(_END_OF_HEAD)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.inference.resolved_target import Target, at_url, resolve_target
+from aiperf_svc.adapters.inference.resolved_target import Target, config_at_url, resolve_target
 from aiperf_svc.adapters.inference.side_requests import ask_with_body
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.quality import Quality
@@ -28,7 +28,7 @@ from aiperf_svc.domain.foreign_text import one_line
 
 OPEN_LOOP_CONCURRENCY = 16
 """Concurrency after a load without a number of users."""
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """Maximum size of a file of questions."""
 _GREEDY = {"temperature": 0}
 
@@ -46,7 +46,7 @@ def read_gate(config: BenchmarkConfig) -> Gate:
     assert quality.file is not None
     path = Path(quality.file)
     try:
-        content = read_file(path, MOST_BYTES)
+        content = read_file(path, MAX_BYTES)
         questions = read_questions(content.splitlines(), str(path))
     except OSError as error:
         raise DatasetError(f"quality.file: {path}: {error.strerror or error}") from error
@@ -110,7 +110,7 @@ async def _ask_all(
     run_id: str,
 ) -> list[Answer]:
     urls = config.endpoint.all_urls
-    targets = [await asyncio.to_thread(resolve_target, at_url(config, url)) for url in urls]
+    targets = [await asyncio.to_thread(resolve_target, config_at_url(config, url)) for url in urls]
     due = [(n, repeat) for repeat in range(quality.repeats) for n in range(len(questions))]
     answers: dict[tuple[int, int], Answer] = {}
     rest = iter(enumerate(due))

@@ -74,8 +74,8 @@ class Target(NamedTuple):
     def session_request(
         self, body: bytes, session_id: bytes, parent_id: bytes = b"", issued: bytes = b""
     ) -> tuple[bytes, bytes]:
-        """Return these bytes for a request of the conversation with this id, and with its parent's
-        id if an agent started it. `issued` is a header that the target issued."""
+        """Return the HTTP bytes of a request of the conversation with this id, including its
+        parent's id if an agent started it. `issued` is a header that the target issued."""
         if self.session_members:
             body = b"{" + self.session_members.replace(SESSION_ID, session_id) + body[1:]
         ids = self.session_head.replace(SESSION_ID, session_id)
@@ -128,7 +128,7 @@ def session_members(paths: Sequence[str]) -> bytes:
     return encoded + b"," if members else b""
 
 
-def at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:
+def config_at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:
     """Return the config for one of several URLs."""
     endpoint = config.endpoint.model_copy(update={"url": url, "urls": ()})
     return config.model_copy(update={"endpoint": endpoint})
@@ -176,12 +176,12 @@ def look_up(
         ) from error
     # A hosts file may list an address twice.
     found = tuple(dict.fromkeys((int(info[0]), tuple(info[4])) for info in infos))
-    given = endpoint.source_addresses
+    configured = endpoint.source_addresses
     usable = []
     for family, address in found:
         is_v6 = family == socket.AF_INET6
-        sources = tuple(source for source in given if (":" in source) == is_v6)
-        if given and not sources:
+        sources = tuple(source for source in configured if (":" in source) == is_v6)
+        if configured and not sources:
             continue
         sources = sources or loopback_sources(
             str(address[0]), config.load.concurrency or 0, port_range()
@@ -190,13 +190,13 @@ def look_up(
     if not usable:
         names = ", ".join(str(address[0]) for _, address in found)
         raise ConfigError(
-            f"endpoint.source_addresses: {', '.join(given)}: {host!r} "
+            f"endpoint.source_addresses: {', '.join(configured)}: {host!r} "
             f"({names}) cannot be reached from them; give an address of the same IP version"
         )
     return tuple(usable)
 
 
-async def look_up_apart(config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
+async def look_up_in_thread(config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
     """Call `look_up` in a daemon thread, so a resolver that does not respond cannot delay the end
     of the process. Raises ConfigError."""
     loop = asyncio.get_running_loop()
@@ -271,8 +271,8 @@ def head_of(config: BenchmarkConfig) -> bytes:
         key = _api_key(endpoint.api_key_env)
         is_bearer = key_header.lower() == "authorization"
         headers[key_header] = f"Bearer {key}" if is_bearer else key
-    given = {name.lower() for name in endpoint.headers}
-    lines = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in given]
+    custom = {name.lower() for name in endpoint.headers}
+    lines = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in custom]
     lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
     route = route_to(endpoint)
     lines += [f"{name}: {value}" for name, value in route.headers]

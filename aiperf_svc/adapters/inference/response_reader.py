@@ -66,7 +66,7 @@ FIRST_DONE_WAIT_NS: Final = 5_000_000
 """How long a response waits for the end of its framing after `[DONE]`, until the server's behaviour
 is known. Most servers send both at the same time."""
 DONE_WAIT_NS: Final = 100_000_000
-"""The same for a server that is known to end its framing; then it is no longer expected."""
+"""How long it waits if the server is known to end its framing. After that no end is expected."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _UNSTAMPED, _STREAMED = int(Flag.UNSTAMPED), int(Flag.STREAMED)
@@ -194,7 +194,7 @@ class ResponseReader:
         previous, self._polled = self._polled, time_ns()
         self._has_bodies = False
         for at in range(0, len(events), READS_AT_ONCE):
-            self._take_some(events, at, previous)
+            self._handle_some(events, at, previous)
         if not self._has_bodies:
             self._bodies_polled = self._polled
         return self._has_bodies
@@ -208,9 +208,9 @@ class ResponseReader:
                 if self._is_held_back:
                     self._polled_before_hold = previous
                     return
-            self._take_some(events, at, previous)
+            self._handle_some(events, at, previous)
 
-    def _take_some(self, events: list[tuple[int, int]], at: int, previous_poll: int) -> None:
+    def _handle_some(self, events: list[tuple[int, int]], at: int, previous_poll: int) -> None:
         """Handle the next `READS_AT_ONCE` events of one poll."""
         in_flight, records = self._in_flight, self._records
         in_flight.previous_poll_wall_ns = previous_poll
@@ -225,12 +225,12 @@ class ResponseReader:
             elif conn.state == CLOSED:
                 continue  # an earlier event of this batch has ended it
             elif kind == WAS_READ:
-                self._take_read(conn, value)
+                self._handle_read(conn, value)
             elif kind == IN_MIDDLE:
                 if conn.epoll is self._epoll:
                     conn.watch_in(self._bodies)
             elif kind == IS_DONE:
-                self._take_done(conn)
+                self._handle_done(conn)
             elif kind == HAS_EVENT:
                 self._handle_mask(conn, value)
             else:
@@ -253,18 +253,18 @@ class ResponseReader:
         if mask & _OUT:
             self._writer.write_more(conn)
         if conn.is_open and mask & ~_OUT:
-            self._take_some([(conn.fd, _IN)], 0, self._in_flight.previous_poll_wall_ns)
+            self._handle_some([(conn.fd, _IN)], 0, self._in_flight.previous_poll_wall_ns)
 
     # --- one read --------------------------------------------------------------------------------
 
-    def _take_read(self, conn: Connection, read: Read) -> None:
+    def _handle_read(self, conn: Connection, read: Read) -> None:
         """Process a read, encrypted or not."""
         if conn.tls is None:
-            self._take_plain(conn, read)
+            self._handle_plain(conn, read)
         else:
-            self._take_encrypted(conn, conn.tls, read)
+            self._handle_encrypted(conn, conn.tls, read)
 
-    def _take_encrypted(self, conn: Connection, tls: Stream, read: Read) -> None:
+    def _handle_encrypted(self, conn: Connection, tls: Stream, read: Read) -> None:
         """Decrypt a read, process it, and send the reply that it requires. `close_notify` ends a
         response: the server may keep its socket open for a long time."""
         data, stamp, now = read
@@ -279,7 +279,7 @@ class ResponseReader:
                 self._in_flight.fail(conn, ErrorKind.TLS, str(error))
                 return
             if plain:
-                self._take_plain(conn, (plain, stamp, now))
+                self._handle_plain(conn, (plain, stamp, now))
             if not conn.is_open:
                 return
             if tls.problem is not None:
@@ -287,9 +287,9 @@ class ResponseReader:
             else:
                 self._writer.send_pending(conn, tls)
         if (tls.is_closed or not data) and conn.is_open:
-            self._take_plain(conn, (b"", stamp, now))
+            self._handle_plain(conn, (b"", stamp, now))
 
-    def _take_plain(self, conn: Connection, read: Read) -> None:
+    def _handle_plain(self, conn: Connection, read: Read) -> None:
         """Process a read of the connection's request."""
         data, stamp, now = read
         request = conn.request
@@ -304,7 +304,7 @@ class ResponseReader:
             self._in_flight.fail(conn, kind, text)
             return
         if not data:
-            self._take_close(conn, request, now)
+            self._handle_close(conn, request, now)
             return
         if not stamp:
             stamp = now
@@ -313,7 +313,7 @@ class ResponseReader:
         if is_first:
             layout = self._layouts.get(len(data))
             if layout is not None and conn.may_reuse and layout.pick(data) == layout.picked:
-                self._take_whole(conn, request, (data, stamp, now), layout)
+                self._handle_whole(conn, request, (data, stamp, now), layout)
                 return
         previous_poll = self._in_flight.previous_poll_wall_ns
         try:
@@ -332,7 +332,7 @@ class ResponseReader:
             self._records.add_read(request, data, stamp, previous_poll, now)
             if request.flags & _STREAMED and self._is_done(conn, request):
                 request.end_wall_ns = stamp
-                self._take_done(conn)
+                self._handle_done(conn)
             if conn.request is request:
                 self._limit(conn, request)
             return
@@ -372,7 +372,7 @@ class ResponseReader:
             framing = max(0, 2 - conn.left)
         return is_done(request.buffer, framing)
 
-    def _take_done(self, conn: Connection) -> None:
+    def _handle_done(self, conn: Connection) -> None:
         """Handle `[DONE]`, which ends a stream even if its framing continues."""
         request = conn.request
         assert request is not None
@@ -410,9 +410,9 @@ class ResponseReader:
                 conn.watch_in(self._bodies)
             if len(request.buffer) >= part_bytes(request):
                 self._records.take_part(request)
-        most = MAX_RESPONSE_BYTES if request.kept is None else MAX_KEPT_BYTES
-        if request.bytes_in > most:
-            text = f"over {most // 2**20} MiB: cut off"
+        max_bytes = MAX_RESPONSE_BYTES if request.kept is None else MAX_KEPT_BYTES
+        if request.bytes_in > max_bytes:
+            text = f"over {max_bytes // 2**20} MiB: cut off"
             self._in_flight.fail(conn, ErrorKind.TOO_LARGE, text)
         elif request.kept is not None and self._on_part is not None:
             self._on_part(request)
@@ -430,7 +430,7 @@ class ResponseReader:
                 self._layouts.clear()
             self._layouts[len(data)] = layout
 
-    def _take_whole(self, conn: Connection, request: Request, read: Read, layout: Layout) -> None:
+    def _handle_whole(self, conn: Connection, request: Request, read: Read, layout: Layout) -> None:
         """Process a successful response of one read with a known layout, without parsing it."""
         data, stamp, now = read
         request.status, request.framing = layout.status, layout.framing
@@ -441,7 +441,7 @@ class ResponseReader:
         conn.become_idle()
         self._in_flight.complete_recorded(conn, request)
 
-    def _take_close(self, conn: Connection, request: Request, now: int) -> None:
+    def _handle_close(self, conn: Connection, request: Request, now: int) -> None:
         """Handle a close by the server, which may mark the end of a body."""
         if conn.state != BODY or request.framing != Framing.UNTIL_CLOSE:
             self._writer.disconnected(conn, ErrorKind.DISCONNECTED, "closed by the server")

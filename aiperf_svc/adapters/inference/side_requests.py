@@ -20,7 +20,7 @@ from aiperf_svc.adapters.inference.http2_stream import check_alpn, new_connectio
 from aiperf_svc.adapters.inference.proxy import Route, after_head, route_to
 from aiperf_svc.adapters.inference.resolved_target import (
     Target,
-    at_url,
+    config_at_url,
     head_of,
     path_with_key,
     tls_context,
@@ -189,7 +189,7 @@ async def ask_with_body(
 # --- readiness -----------------------------------------------------------------------------------
 
 
-async def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
+async def readiness_problem(config: BenchmarkConfig, target: Target, run_id: str) -> str:
     """Return the reason why the target cannot be measured yet; empty if it can.
 
     The target is ready if `/health` succeeds. If a server lacks this path, `/v1/models` is tried;
@@ -271,7 +271,7 @@ async def call_hook(hook: Hook, origin: str, config: BenchmarkConfig, request_id
     """Send the request of a hook to the server at `origin`. Returns the problem; empty on success.
     The caller sets the timeout."""
     plain = config.endpoint.model_copy(update={"streaming": False})
-    config = at_url(config.model_copy(update={"endpoint": plain}), origin)
+    config = config_at_url(config.model_copy(update={"endpoint": plain}), origin)
     endpoint = config.endpoint
     host, _, is_tls = address_of(endpoint.url)
     try:

@@ -230,7 +230,7 @@ def _columns_of(dtype: np.dtype[Any]) -> dict[str, tuple[int, int, bool]]:
 
 
 def _places_of(names: tuple[str, ...]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(names)}
+    return {name: index for index, name in enumerate(names)}
 
 
 SHARED: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -33,7 +33,7 @@ SERVER_MARGIN_NS: Final = 5_000_000
 this time after reading them are retried too. The accounts and the verdict count them."""
 
 _BYTES: Final = 152
-"""`struct tcp_info` of <linux/tcp.h>, up to and with `tcpi_min_rtt`."""
+"""Size of `struct tcp_info` in <linux/tcp.h> up to and including `tcpi_min_rtt`."""
 _FIELDS: Final = struct.Struct("=68xI76xI")
 """`tcpi_rtt` and `tcpi_min_rtt` in it, in microseconds."""
 _NONE: Final = 0xFFFFFFFF
@@ -68,7 +68,7 @@ def race_window_ns(sock: socket.socket) -> int:
     response to the request.
 
     Two effects widen the bound. Queues on the path make a round trip longer than the shortest one.
-    And a server program decides to close some time before its kernel does so; requests that arrive
+    A server program also decides to close some time before its kernel closes; requests that arrive
     in between are dropped unread. In an event loop this takes milliseconds.
     """
     return round(read_round_trip(sock).shortest_ns * (1 + PATH_JITTER)) + SERVER_MARGIN_NS

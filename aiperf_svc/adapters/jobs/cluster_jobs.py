@@ -25,7 +25,7 @@ from aiperf_svc.plan.identity import ANCHOR, JOB_LABEL, STACK_LABEL, TTL_ANNOTAT
 
 DELETED = "its Job was deleted during the experiment"
 Found = TypeVar("Found")
-OF_TEMPLATE = frozenset(
+TEMPLATE_STATES = frozenset(
     {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
 """States that the pod template causes."""
@@ -73,12 +73,12 @@ class ClusterJobs:
                 return None
             raise EnvironmentProblem(f"the API server refuses a request: {error}") from error
         except OSError as error:
-            words = one_line(str(error))
-            raise EnvironmentProblem(f"cannot reach the API server: {words}") from error
+            text = one_line(str(error))
+            raise EnvironmentProblem(f"cannot reach the API server: {text}") from error
         except Exception as error:
             # An incomplete response, another format, or the response of a proxy.
-            words = one_line(f"{type(error).__name__}: {error}")
-            raise EnvironmentProblem(f"invalid response of the API server: {words}") from error
+            text = one_line(f"{type(error).__name__}: {error}")
+            raise EnvironmentProblem(f"invalid response of the API server: {text}") from error
 
 
 def _left_s(found: Response) -> float:
@@ -153,7 +153,7 @@ class JobPods:
                 waiting[job] = NOT_STARTED.format(pod["metadata"]["name"])
             for each in pod_problems(pod, self._unplaced_s):
                 self._lines[pod["metadata"]["name"]] = each.line
-                if each.state in OF_TEMPLATE:
+                if each.state in TEMPLATE_STATES:
                     present[job, each.state] = (each.line, each.limit_s)
                 elif each.state == "Unschedulable" and job in waiting:
                     waiting[job] = each.line
@@ -180,16 +180,16 @@ class JobPods:
 
     def _failure_reason(self, pod: Json) -> str:
         status, name = pod["status"], pod["metadata"]["name"]
-        words = [f"pod {name} failed"]
+        parts = [f"pod {name} failed"]
         if status.get("reason") or status.get("message"):
-            words.append(": ".join(filter(None, (status.get("reason"), status.get("message")))))
+            parts.append(": ".join(filter(None, (status.get("reason"), status.get("message")))))
         for each in all_containers_of(pod):
             ended = (each.get("state") or {}).get("terminated") or {}
             if ended.get("exitCode"):
-                how = ended.get("reason", "Error")
-                words.append(f"container {each['name']}: {how}, exit code {ended['exitCode']}")
-        words += [self._lines[name]] if name in self._lines else []
-        return one_line("; ".join(words))
+                reason = ended.get("reason", "Error")
+                parts.append(f"container {each['name']}: {reason}, exit code {ended['exitCode']}")
+        parts += [self._lines[name]] if name in self._lines else []
+        return one_line("; ".join(parts))
 
 
 class JobShares:

@@ -67,7 +67,7 @@ def write_server(folder: Path, server: Server, *, launcher: Path = BUILT) -> Non
         raise EnvironmentProblem(f"cannot write {folder}: {error.strerror or error}") from error
 
 
-def how_ended(folder: Path) -> str:
+def end_of_server(folder: Path) -> str:
     """Return how the server ended; empty while it runs."""
     try:
         return one_line((folder / ENDED).read_text(errors="replace"))
@@ -79,7 +79,7 @@ def _ended_by_zero(texts: "tuple[str, ...] | list[str]") -> bytes:
     return b"".join(text.encode() + b"\0" for text in texts)
 
 
-def why_not_ready(port: int, path: str | None) -> str:
+def readiness_problem(port: int, path: str | None) -> str:
     """Return why the server is not ready; empty if it is. Blocks."""
     try:
         if path is None:

@@ -121,7 +121,7 @@ class Uploader:
 
 
 class Receiver:
-    """Receives the results in the collector. Incomplete files are in a folder of their own."""
+    """Receives the results in the collector. Incomplete files are in a separate folder."""
 
     def __init__(
         self,

@@ -100,9 +100,9 @@ class CurveKeys(msgspec.Struct, frozen=True):
         clients = CONNECTED_BY.get(port, frozenset())
         return frozenset(self.public[service] for service in clients if service in self.public)
 
-    def _pair(self, services: list[Service], what: str) -> KeyPair:
+    def _pair(self, services: list[Service], purpose: str) -> KeyPair:
         for service in services:
             if service in self.secret and service in self.public:
                 return KeyPair(self.public[service], self.secret[service])
         names = " or ".join(key_file(service, "secret") for service in services)
-        raise EnvironmentProblem(f"no CURVE key {names} here, which is needed to {what}")
+        raise EnvironmentProblem(f"no CURVE key {names} here, which is needed to {purpose}")

@@ -214,9 +214,9 @@ class PulumiCli:
             async with asyncio.timeout(SHORT_S):
                 return await self._spawn(arguments, stop=asyncio.Event(), stdin=stdin)
         except TimeoutError as error:
-            words = " ".join(arguments[:2])
+            command = " ".join(arguments[:2])
             raise EnvironmentProblem(
-                f"`pulumi {words}` has not ended after {SHORT_S:g} s"
+                f"`pulumi {command}` has not ended after {SHORT_S:g} s"
             ) from error
 
     async def _work(
@@ -239,9 +239,9 @@ class PulumiCli:
         with events.open("rb") as file:
             tail = _Tail(file, on_event)
             try:
-                return await self._spawn(whole, stop=stop, look=tail.look)
+                return await self._spawn(whole, stop=stop, on_poll=tail.read_events)
             finally:
-                tail.look()
+                tail.read_events()
                 events.unlink()
 
     async def _spawn(
@@ -250,7 +250,7 @@ class PulumiCli:
         *,
         stop: asyncio.Event,
         stdin: str | None = None,
-        look: Callable[[], None] = lambda: None,
+        on_poll: Callable[[], None] = lambda: None,
     ) -> Ended:
         self._count += 1
         name = f"pulumi-{self._count}-{arguments[0]}"
@@ -282,11 +282,11 @@ class PulumiCli:
                 with contextlib.suppress(BrokenPipeError), child.stdin:
                     child.stdin.write((stdin or "").encode())
             try:
-                await _end(child, stop, stopping, look)
+                await _end(child, stop, stopping, on_poll)
             finally:
                 if child.poll() is None:
                     # The caller has stopped waiting: timeout, cancellation or error.
-                    stopping.ask()
+                    stopping.request()
                     child.wait(cli_supervisor.STOP_S + SHORT_S)
         if child.returncode < 0:
             # The supervisor was killed, and the kernel has signalled the CLI.
@@ -321,7 +321,7 @@ class _Stop:
     def __exit__(self, *_: object) -> None:
         os.close(self._control)
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Ask the supervisor once to interrupt the CLI."""
         if not self._is_requested:
             self._is_requested = True
@@ -330,7 +330,10 @@ class _Stop:
 
 
 async def _end(
-    child: "subprocess.Popen[bytes]", stop: asyncio.Event, stopping: _Stop, look: Callable[[], None]
+    child: "subprocess.Popen[bytes]",
+    stop: asyncio.Event,
+    stopping: _Stop,
+    on_poll: Callable[[], None],
 ) -> None:
     has_ended, pidfd = asyncio.Event(), os.pidfd_open(child.pid)
     loop = asyncio.get_running_loop()
@@ -338,9 +341,9 @@ async def _end(
     loop.add_reader(pidfd, has_ended.set)
     try:
         while child.poll() is None:
-            look()
+            on_poll()
             if stop.is_set():
-                stopping.ask()
+                stopping.request()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(has_ended.wait(), POLL_S)
     finally:
@@ -379,7 +382,7 @@ class _Tail:
         self._file, self._on_event = file, on_event
         self._part = b""
 
-    def look(self) -> None:
+    def read_events(self) -> None:
         *whole, self._part = (self._part + self._file.read()).split(b"\n")
         for line in whole:
             with contextlib.suppress(ValueError):

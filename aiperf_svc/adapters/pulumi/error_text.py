@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from aiperf_svc.domain.foreign_text import one_line
 
-LONGEST = 400
+MAX_LENGTH = 400
 """Maximum number of characters of a cause."""
 SHOWN = 3
 _COLOUR = re.compile(r"<\{%[^%]*%\}>|\x1b\[[0-9;]*m")
@@ -66,7 +66,7 @@ def _cause(message: str) -> str:
     first, *more = [_stripped(item) for item in _ITEM.split(text) if item.strip()] or [""]
     # The messages of a Deployment do not explain a failure; the messages of its pods may.
     pods = [each for each in more if _POD.match(each)]
-    return one_line(f"{first}: {pods[0]}" if pods else first, limit=LONGEST)
+    return one_line(f"{first}: {pods[0]}" if pods else first, limit=MAX_LENGTH)
 
 
 def _stripped(item: str) -> str:

@@ -14,7 +14,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.process_environment import without_working_folder
 
-LONGEST_S = 120.0
+TIMEOUT_S = 120.0
 """Timeout of the program; generous for a busy machine."""
 
 
@@ -34,11 +34,11 @@ async def read_manifests(
         start_new_session=True,
     )
     try:
-        async with asyncio.timeout(LONGEST_S):
-            given = json.dumps({"stack": stack, "config": dict(config)}).encode()
-            out, errors = await process.communicate(given)
+        async with asyncio.timeout(TIMEOUT_S):
+            request = json.dumps({"stack": stack, "config": dict(config)}).encode()
+            out, errors = await process.communicate(request)
     except TimeoutError as error:
-        raise EnvironmentProblem(f"the program took more than {LONGEST_S:g} s") from error
+        raise EnvironmentProblem(f"the program took more than {TIMEOUT_S:g} s") from error
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

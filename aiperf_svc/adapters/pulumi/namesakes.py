@@ -8,10 +8,10 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, obje
 from aiperf_svc.adapters.cluster.ownership import StackInUse, made_while_killed
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     is_labelled,
-    names_of_others,
+    list_cluster_scoped,
+    names_taken,
     namespaces_of,
     roots_of,
-    take_outside,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import NAMESPACE
 from aiperf_svc.adapters.pulumi import deployed
@@ -20,12 +20,12 @@ from aiperf_svc.domain.json_objects import Json
 
 
 async def own_in_state(
-    cluster: Cluster, state: Json, there: Iterable[ObjectRef], *, stack: str
+    cluster: Cluster, state: Json, existing: Iterable[ObjectRef], *, stack: str
 ) -> set[str]:
-    """Return the UIDs of the roots that a state has created, and of the objects in `there` that it
-    was creating when its process was killed. Raises Refused, Unreachable."""
+    """Return the UIDs of the roots that a state has created, and of the objects in `existing` that
+    it was creating when its process was killed. Raises Refused, Unreachable."""
     uids, making = deployed.roots_of(state, stack=stack)
-    return {*uids, *(e.uid for e in await made_while_killed(cluster, stack, there, making))}
+    return {*uids, *(e.uid for e in await made_while_killed(cluster, stack, existing, making))}
 
 
 async def refuse_namesakes(
@@ -53,8 +53,8 @@ async def refuse_strangers(
     found = await find_object(cluster, f"{NAMESPACE.path()}/{namespace}")
     if found is None or found["metadata"]["uid"] in own:
         return
-    there = object_ref(NAMESPACE, found["metadata"])
-    if not (is_labelled(there, stack) and roots_of([there], stack)):
+    existing = object_ref(NAMESPACE, found["metadata"])
+    if not (is_labelled(existing, stack) and roots_of([existing], stack)):
         raise StackInUse(
             f"namespace {namespace} of stack {stack} was replaced by another namespace of the same "
             "name, which Pulumi would delete with this state. The state is unchanged; when that "
@@ -70,7 +70,7 @@ async def refuse_strangers_of(
     for namespace in deployed.namespaces_in(listed):
         await refuse_strangers(cluster, stack, namespace, own)
     made = deployed.cluster_scoped_in(listed)
-    if made and (taken := names_of_others(await take_outside(cluster), made, stack=stack)):
+    if made and (taken := names_taken(await list_cluster_scoped(cluster), made, stack=stack)):
         raise StackInUse(
             f"stack {stack} is gone, and {', '.join(taken)} now belong to others, but Pulumi "
             "would delete them with this state. The state is unchanged; when they are gone too, "

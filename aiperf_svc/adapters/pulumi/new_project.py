@@ -96,10 +96,10 @@ def project_files(stacks: Sequence[str], schema: Mapping[str, object]) -> dict[s
 def write_project(folder: Path, files: Mapping[str, str]) -> None:
     """Write the files. Raises ConfigError if one exists, EnvironmentProblem if one cannot be
     written."""
-    there = [name for name in files if (folder / name).exists()]
-    if there:
+    existing = [name for name in files if (folder / name).exists()]
+    if existing:
         raise ConfigError(
-            f"{folder}: already contains {', '.join(there)}; nothing was written; name another "
+            f"{folder}: already contains {', '.join(existing)}; nothing was written; name another "
             "folder"
         )
     try:

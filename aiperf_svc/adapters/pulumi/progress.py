@@ -25,14 +25,14 @@ class Progress:
 
     def __init__(
         self,
-        what: str,
+        subject: str,
         say: Say,
         clock: Callable[[], float] = time.monotonic,
         *,
         on_lease: Callable[[str], None] = lambda namespace: None,
     ) -> None:
         """`on_lease` gets the namespace of the stack's Lease as soon as the Lease exists."""
-        self._what, self._say, self._clock, self._on_lease = what, say, clock, on_lease
+        self._subject, self._say, self._clock, self._on_lease = subject, say, clock, on_lease
         self._printed_mono_s = clock()
         self._counts: dict[str, int] = {}
         self._open: dict[str, None] = {}
@@ -74,7 +74,7 @@ class Progress:
         done = ", ".join(f"{count} {word}" for word, count in self._counts.items()) or "begun"
         waiting = f"; waiting for {', '.join(list(self._open)[:3])}" if self._open else ""
         more = f" and {len(self._open) - 3} more" if len(self._open) > 3 else ""
-        return f"{self._what}: {done}{waiting}{more}"
+        return f"{self._subject}: {done}{waiting}{more}"
 
     def _step(self, kind: str, metadata: Json) -> None:
         operation, urn = metadata.get("op", ""), metadata.get("urn", "")

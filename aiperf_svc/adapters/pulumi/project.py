@@ -153,7 +153,7 @@ def repair_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
 
 
 def cli_environment(
-    backend: Backend, given: Mapping[str, str], environ: Mapping[str, str] = os.environ
+    backend: Backend, variables: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the variables of the CLI's process; `given` are variables for the program."""
     kept = dict(environ)
@@ -167,7 +167,7 @@ def cli_environment(
         # A language host without support for virtual environments runs the first `python3` on PATH.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
         **backend.environ,
-        **given,
+        **variables,
     }
 
 
@@ -232,13 +232,13 @@ def check_locks(
     A lock of another machine counts as dead only with `force`. A lock of a live process of this
     machine never counts as dead.
     """
-    here = host or socket.gethostname()
+    this_host = host or socket.gethostname()
     for lock in locks:
-        if lock.host == here and is_alive(lock.pid):
+        if lock.host == this_host and is_alive(lock.pid):
             raise StackInUse(
                 f"stack {stack}: Pulumi is working on it ({lock}); wait for it, or interrupt it"
             )
-        if lock.host != here and not force:
+        if lock.host != this_host and not force:
             raise EnvironmentProblem(
                 f"stack {stack}: its state is locked from another machine ({lock}); if that "
                 "process is gone, --force"
@@ -256,9 +256,9 @@ async def take_over(
 ) -> bool:
     """Return whether all of these locks belong to processes of this machine that have ended, or to
     pods for which `has_ended` is true. The locks can then be removed. Print each of them."""
-    here = host or socket.gethostname()
+    this_host = host or socket.gethostname()
     for lock in locks:
-        if lock.host == here and not is_alive(lock.pid):
+        if lock.host == this_host and not is_alive(lock.pid):
             continue
         if has_ended is None or not await has_ended(lock):
             return False

@@ -21,7 +21,7 @@ from aiperf_svc.adapters.pulumi.state import pulumi_home
 from aiperf_svc.config.release import ReleaseSource
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.user_files import read_text_file
-from aiperf_svc.config.yaml_files import MOST_BYTES, parse_documents
+from aiperf_svc.config.yaml_files import MAX_BYTES, parse_documents
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
@@ -33,7 +33,7 @@ PLUGIN_VARIABLES = ("PATH", "PULUMI_HOME")
 """Environment variables that decide where the plugin is found."""
 INSTALL = "pulumi plugin install resource kubernetes"
 KEY = "deployment.target.from"
-LONGEST_S = 120.0
+TIMEOUT_S = 120.0
 """Timeout of rendering: a chart may have to be downloaded."""
 KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _PREFIXES = (
@@ -108,8 +108,8 @@ def plugin_path(environ: Mapping[str, str]) -> str:
     found = shutil.which(PLUGIN, path=environ.get("PATH"))
     if found is not None:
         return found
-    there = pulumi_home(environ).glob(f"plugins/resource-kubernetes-v*/{PLUGIN}")
-    return str(max(there, key=_version, default=""))
+    plugins = pulumi_home(environ).glob(f"plugins/resource-kubernetes-v*/{PLUGIN}")
+    return str(max(plugins, key=_version, default=""))
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -131,12 +131,12 @@ def _invoke(plugin: str, token: str, args: Json, what: str) -> Sequence[Any]:
             input=json.dumps(wanted),
             capture_output=True,
             text=True,
-            timeout=LONGEST_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"{KEY}: {what} cannot be rendered: no result after {LONGEST_S:g} s"
+            f"{KEY}: {what} cannot be rendered: no result after {TIMEOUT_S:g} s"
         ) from error
     if done.returncode:
         # If the plugin itself failed, the last line contains the error.
@@ -149,7 +149,7 @@ def _invoke(plugin: str, token: str, args: Json, what: str) -> Sequence[Any]:
     return found
 
 
-def _documents(path: Path, what: str) -> list[Any]:
+def _documents(path: Path, source: str) -> list[Any]:
     """Return the documents of a YAML file, or of a folder's YAML files sorted by name."""
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.suffix in (".yaml", ".yml", ".json"))
@@ -158,18 +158,18 @@ def _documents(path: Path, what: str) -> list[Any]:
     found = []
     for each in files:
         try:
-            found += parse_documents(read_text_file(each, MOST_BYTES))
+            found += parse_documents(read_text_file(each, MAX_BYTES))
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise ConfigError(f"{KEY}.manifests: cannot read {each}: {why}") from error
         except yaml.YAMLError as error:
             raise ConfigError(f"{KEY}.manifests: {each}: {one_line(str(error))}") from error
     if not found:
-        raise ConfigError(f"{KEY}.manifests: {what} has no YAML files")
+        raise ConfigError(f"{KEY}.manifests: {source} has no YAML files")
     return found
 
 
-def _objects(documents: Sequence[Any], what: str) -> list[Json]:
+def _objects(documents: Sequence[Any], source: str) -> list[Json]:
     """Return the objects of the documents; Lists are flattened. Raises ConfigError."""
     found: list[Json] = []
     for number, each in enumerate(documents, 1):
@@ -178,13 +178,13 @@ def _objects(documents: Sequence[Any], what: str) -> list[Json]:
         if isinstance(each, dict) and str(each.get("kind", "")).endswith("List"):
             items = each.get("items")
             if isinstance(items, list):
-                found += _objects(items, what)
+                found += _objects(items, source)
                 continue
         metadata = each.get("metadata") if isinstance(each, dict) else None
         named = isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
         if not named or not all(isinstance(each.get(key), str) for key in ("apiVersion", "kind")):
             raise ConfigError(
-                f"{KEY}: document {number} of {what} is not an object of Kubernetes: expected "
+                f"{KEY}: document {number} of {source} is not an object of Kubernetes: expected "
                 "apiVersion, kind and metadata.name"
             )
         found.append(each)

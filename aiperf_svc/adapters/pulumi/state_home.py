@@ -53,8 +53,8 @@ class StateHome:
     """The state folders of this machine. Each is created when it is first needed."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        given = environ.get("XDG_STATE_HOME")
-        base = Path(given) if given else Path.home() / ".local" / "state"
+        configured = environ.get("XDG_STATE_HOME")
+        base = Path(configured) if configured else Path.home() / ".local" / "state"
         self.folder = base / "aiperf-svc"
 
     @property

@@ -47,7 +47,7 @@ def read_counters(
     container: Mapping[str, str] | None, interface: str, proc: Path = _PROC
 ) -> Counters:
     """Read all counters now. `container` has the rank's own counters, as copied by its loop. None:
-    the rank runs beside this process, in the same cgroup. `interface` has the rank's address, and
+    the rank runs in the same cgroup as this process. `interface` has the rank's address, and
     is empty if unknown."""
     rx, tx, loopback, drops = _interfaces(proc, interface)
     snmp = _protocols((proc / "net/snmp").read_text())

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 from aiperf_svc.adapters.ranks.launches import make_launch_folder
-from aiperf_svc.adapters.ranks.rank_place import pod_place
+from aiperf_svc.adapters.ranks.rank_environment import pod_environment
 from aiperf_svc.adapters.ranks.rank_shell import make_folder
 from aiperf_svc.domain.errors import EnvironmentProblem
 
@@ -24,19 +24,19 @@ def make_rank_folder() -> None:
     except KeyError as error:
         raise EnvironmentProblem(f"{error.args[0]} is not set in this pod") from error
     except OSError as error:
-        raise EnvironmentProblem(f"cannot make the rank's folder: {error}") from error
+        raise EnvironmentProblem(f"cannot create the rank's folder: {error}") from error
 
 
 def set_mtu() -> None:
     """Set the MTU of the interface with the rank's address. Raises EnvironmentProblem."""
-    place, mtu = pod_place(), int(os.environ["AIPERF_RANK_MTU"])
+    environment, mtu = pod_environment(), int(os.environ["AIPERF_RANK_MTU"])
     # A pod's /sys is read-only; this request needs only NET_ADMIN.
-    wanted = struct.pack("16si12x", place.interface.encode(), mtu)
+    wanted = struct.pack("16si12x", environment.interface.encode(), mtu)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, SIOCSIFMTU, wanted)
     except OSError as error:
         raise EnvironmentProblem(
-            f"deployment.ranks.mtu: interface {place.interface} does not take MTU {mtu}: "
+            f"deployment.ranks.mtu: interface {environment.interface} does not take MTU {mtu}: "
             f"{error.strerror}"
         ) from error

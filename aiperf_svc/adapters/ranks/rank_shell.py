@@ -82,7 +82,7 @@ class RankShell:
         """Connect to the loop, or start it as a child, and end the commands of an earlier courier.
         Raises EnvironmentProblem if the loop has not started after `longest_s`."""
         self._orders = open_fifo(self.folder / ORDERS)
-        self._events = FifoLines(self.folder / EVENTS, self._take_events)
+        self._events = FifoLines(self.folder / EVENTS, self._handle_events)
         if starts_loop:
             self._child = self._start_loop()
         self._order(f"reset {self._token}")
@@ -98,12 +98,12 @@ class RankShell:
     def _start_loop(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             ["sh", str(self.folder / LOOP.name), str(self.folder), "child"],
-            # The end of this input tells the loop that the courier is gone.
+            # The loop ends when this input ends, which happens when the courier dies.
             stdin=subprocess.PIPE,
             env=_environment_of_tools(os.environ),
             start_new_session=True,
             umask=user_mask(),
-            # When the courier dies, the loop is told to end and ends its commands first.
+            # When the courier dies, the loop gets a signal and ends its commands before itself.
             preexec_fn=end_with_parent,
         )
 
@@ -132,13 +132,13 @@ class RankShell:
 
     def start(self, command: str) -> None:
         """Start a prepared command, unless its process has ended in the meantime."""
-        self._pass(command, _GO)
+        self._write_to_gate(command, _GO)
 
     def discard(self, command: str) -> None:
         """End a prepared command that was not started."""
-        self._pass(command, "leave")
+        self._write_to_gate(command, "leave")
 
-    def _pass(self, command: str, word: str) -> None:
+    def _write_to_gate(self, command: str, word: str) -> None:
         if command in self._gates:
             os.write(self._gates[command], f"{word}\n".encode())
 
@@ -147,20 +147,20 @@ class RankShell:
         self._order(f"{name} {command}")
 
     @property
-    def unended(self) -> tuple[str, ...]:
+    def unfinished(self) -> tuple[str, ...]:
         """Return the prepared commands that have not ended."""
         return tuple(self._gates)
 
     async def reset(self) -> None:
-        """End all commands and their processes, including daemons with their own groups."""
+        """End all commands and their processes, including daemons in other process groups."""
         self._is_ready.clear()
         self._order(f"reset {self._token}")
         await self._is_ready.wait()
-        for command in self.unended:
-            self._take_end(command, -signal.SIGKILL, time_ns())
+        for command in self.unfinished:
+            self._handle_end(command, -signal.SIGKILL, time_ns())
         if self._child is not None:
             # They are children of the courier, like the loop.
-            await asyncio.to_thread(end_children, but=self._child.pid)
+            await asyncio.to_thread(end_children, keep=self._child.pid)
 
     def output(self, command: str) -> Path:
         """Return the folder with the files `stdout` and `stderr` of a command."""
@@ -185,7 +185,7 @@ class RankShell:
         except BlockingIOError as error:
             raise BenchmarkFailed("the rank's loop does not read its orders") from error
 
-    def _take_events(self, lines: list[str]) -> None:
+    def _handle_events(self, lines: list[str]) -> None:
         now = time_ns()
         for line in lines:
             match line.split():
@@ -193,7 +193,7 @@ class RankShell:
                     self.restarts += 1
                     # The commands in the container have ended with it.
                     for command in tuple(self._gates):
-                        self._take_end(command, -signal.SIGKILL, now)
+                        self._handle_end(command, -signal.SIGKILL, now)
                 case ["reset", token] if token == self._token:
                     self._is_ready.set()
                 case _ if not self._is_ready.is_set():
@@ -201,13 +201,13 @@ class RankShell:
                 case ["started", command, pid]:
                     self._on_started(command, int(pid), now)
                 case ["ended", command, code] if command in self._gates:
-                    self._take_end(command, _SIGNALS.get(int(code), int(code)), now)
+                    self._handle_end(command, _SIGNALS.get(int(code), int(code)), now)
                 case ["copied", name] if name in self._copied:
                     self._copied[name].set()
                 case _:
-                    log.warning("not understood from the rank's loop: %r", line)
+                    log.warning("unknown line from the rank's loop: %r", line)
 
-    def _take_end(self, command: str, exit_code: int, wall_ns: int) -> None:
+    def _handle_end(self, command: str, exit_code: int, wall_ns: int) -> None:
         os.close(self._gates.pop(command))
         self._on_ended(command, exit_code, wall_ns)
 
@@ -219,7 +219,7 @@ class RankShell:
         with suppress(BenchmarkFailed):
             self._order(f"reset {self._token}" if leaves_loop else "end")
         if self._child is not None:
-            # Do not kill it from here: its commands' process ids would be lost with it.
+            # It must not be killed here: only the loop knows the process ids of its commands.
             await asyncio.to_thread(self._child.wait)
             assert self._child.stdin is not None
             self._child.stdin.close()

@@ -13,7 +13,7 @@ import msgspec
 
 from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.adapters.ranks.counters import Counters, listens, pressure_shares, read_counters
-from aiperf_svc.adapters.ranks.rank_place import RankPlace
+from aiperf_svc.adapters.ranks.rank_environment import RankEnvironment
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness
 from aiperf_svc.workloads.gathering import (
@@ -72,7 +72,7 @@ class StepCommands:
         rank: int,
         *,
         shell: RankShell,
-        place: RankPlace,
+        environment: RankEnvironment,
         files: Mapping[str, bytes],
         env: Mapping[str, str],
         output_limit: int,
@@ -83,7 +83,7 @@ class StepCommands:
         self.rank = rank
         self.problem = ""
         self._shell = shell
-        self._place = place
+        self._environment = environment
         self._files = files
         self._env = env
         self._limit = output_limit
@@ -117,15 +117,15 @@ class StepCommands:
     async def prepare(self) -> None:
         """End the processes of earlier steps, empty the work and output folders, write the input
         files, create the commands' processes, start the servers and wait until each listens."""
-        work = self._place.folder / "work"
+        work = self._environment.folder / "work"
         # Commands launched for other ranks have other names; they may still be ending.
-        steps = (name.partition("-")[0] for name in self._shell.unended)
+        steps = (name.partition("-")[0] for name in self._shell.unfinished)
         if stuck := next(filter(str.isdecimal, steps), ""):
             self.note(f"SIGKILL did not end a command of step {stuck}")
             return
         await self._shell.reset()
         # The files and output of earlier steps have been sent.
-        for folder in (work, self._place.folder / "commands"):
+        for folder in (work, self._environment.folder / "commands"):
             await asyncio.to_thread(_empty, folder)
         for name, data in self._files.items():
             path = work / name
@@ -190,8 +190,8 @@ class StepCommands:
                 for running in mine.values():
                     ended = running.has_ended.is_set() and not running.command.ends_with_step
                     if ended and running.exit_code and not self.problem:
-                        how = RESTARTED if self._was_restarted else self._end_text(running)
-                        self.note(how)
+                        end_text = RESTARTED if self._was_restarted else self._end_text(running)
+                        self.note(end_text)
                 if self.problem:
                     break
         finally:
@@ -213,7 +213,7 @@ class StepCommands:
             for name, running in self._running.items():
                 for file in (STDOUT, STDERR):
                     path = self._shell.output(name) / file
-                    if self._place.is_left(path) and path.stat().st_size > self._limit:
+                    if self._environment.is_left(path) and path.stat().st_size > self._limit:
                         self.note(self._too_large(running, file, path.stat().st_size))
 
     async def finish(self, *, abort_reason: str) -> None:
@@ -253,12 +253,12 @@ class StepCommands:
             if late := await _first_overdue(alive):
                 self.note(f"SIGKILL did not end {late.command.argv[0]}")
 
-    # --- what is left ----------------------------------------------------------------------------
+    # --- leftovers -------------------------------------------------------------------------------
 
     def pieces(self) -> Iterator[Piece]:
         """Yield all files that the commands wrote, in pieces. A file over the limit is named in
         `problem`, and only its beginning is yielded."""
-        work = self._place.folder / "work"
+        work = self._environment.folder / "work"
         for name, running in self._running.items():
             folder = self._shell.output(name)
             paths = {file: folder / file for file in (STDOUT, STDERR)}
@@ -270,7 +270,7 @@ class StepCommands:
                     # may write its own file `stdout`.
                     paths.setdefault(kept, path)
             for file, path in paths.items():
-                if self._place.is_left(path):
+                if self._environment.is_left(path):
                     yield from self._pieces_of(running, file, path)
 
     def _pieces_of(self, running: _Running, file: str, path: Path) -> Iterator[Piece]:
@@ -304,7 +304,7 @@ class StepCommands:
         """Return the last complete lines that each measured command has printed, newest first."""
         for name, running in self._running.items():
             path = self._shell.output(name) / STDOUT
-            if not running.is_server and self._place.is_left(path):
+            if not running.is_server and self._environment.is_left(path):
                 yield from newest_lines(_tail(path, LINES_BYTES))
 
     # --- counters --------------------------------------------------------------------------------
@@ -319,9 +319,9 @@ class StepCommands:
 
     async def _read_counters(self, name: str) -> Counters:
         of_container = None
-        if self._place.is_container:
+        if self._environment.is_container:
             of_container = await self._shell.counters(f"{self.plan.number}-{name}")
-        return read_counters(of_container, self._place.interface)
+        return read_counters(of_container, self._environment.interface)
 
     def witness(self, *, clock_uncertainty_ns: int) -> RankWitness:
         """Return what this courier observed of the step."""
@@ -334,7 +334,7 @@ class StepCommands:
         waited = pressure_shares(before, after)
         return RankWitness(
             rank=self.rank,
-            node=self._place.node,
+            node=self._environment.node,
             due_wall_ns=self._due_wall_ns + offset_ns if self._due_wall_ns else 0,
             started_wall_ns=started + offset_ns if started else 0,
             ended_wall_ns=ended + offset_ns if ended else 0,
@@ -348,14 +348,14 @@ class StepCommands:
             cpu_ns=after.cpu_ns - before.cpu_ns,
             throttled_ns=after.throttled_ns - before.throttled_ns,
             memory_peak_bytes=peak if peak > before.memory_peak_bytes else 0,
-            memory_limit_bytes=self._place.memory_bytes,
+            memory_limit_bytes=self._environment.memory_bytes,
             oom_kills=after.oom_kills - before.oom_kills,
             cpu_pressure=waited.get("cpu"),
             io_pressure=waited.get("io"),
             memory_pressure=waited.get("memory"),
             stolen_ns=after.stolen_ns - before.stolen_ns,
             courier_cpu_ns=after.own_cpu_ns - before.own_cpu_ns,
-            is_shared_network=self._place.is_shared_network,
+            is_shared_network=self._environment.is_shared_network,
         )
 
     # --- texts -----------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class StepCommands:
 
     def _end_text(self, running: _Running) -> str:
         folder = self._shell.output(f"{self.plan.number}-{running.index}")
-        left = filter(self._place.is_left, (folder / STDERR, folder / STDOUT))
+        left = filter(self._environment.is_left, (folder / STDERR, folder / STDOUT))
         nonempty = next((path for path in left if path.stat().st_size), None)
         text = _tail(nonempty, TAIL_BYTES) if nonempty else ""
         return failure_text(running.command, running.exit_code, text)

@@ -5,7 +5,7 @@ import time
 from aiperf_svc.adapters.ranks.counters import interface_bytes
 from aiperf_svc.domain.number_text import readable_unit
 
-_SHORTEST_S = 0.25
+_MIN_S = 0.25
 """Minimum interval between readings: bytes arrive in bursts."""
 
 
@@ -20,7 +20,7 @@ class Traffic:
         """Describe the rates since the last reading; empty before the second one."""
         now = time.monotonic_ns()
         elapsed_s = (now - self._mono_ns) / 1e9
-        if elapsed_s >= _SHORTEST_S:
+        if elapsed_s >= _MIN_S:
             after = interface_bytes()
             rates = (8 * (a - b) / elapsed_s for a, b in zip(after, self._before, strict=True))
             self._text = traffic_text(*rates)

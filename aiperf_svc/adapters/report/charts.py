@@ -20,7 +20,7 @@ _CURVES = (
     ("intended_time_to_first_token", "b dashed"),
     ("inter_token_latency", "c"),
 )
-_LEAST_MS = 1e-3
+_MIN_MS = 1e-3
 """Lower end of a logarithmic axis of milliseconds: timestamps have microsecond resolution."""
 EVENT_SHARE = 0.004
 """Minimum share of the axis for an event without a duration, to make it visible."""
@@ -35,7 +35,7 @@ def latency_by_percentile(summary: Summary, *, is_wide: bool) -> Plot | None:
         if metric is None or metric.quantiles is None:
             continue
         shares, times = metric.quantiles
-        times = np.maximum(times, _LEAST_MS)
+        times = np.maximum(times, _MIN_MS)
         count = metric.distribution.count + metric.distribution.censored
         # The largest of n values has the share 1 - 1/n.
         last = max(0.9, 1 - 1 / count) if count > 1 else 0.9

@@ -4,8 +4,7 @@ the front, heat maps of two parameters, and the path of a search."""
 import math
 from collections.abc import Callable, Sequence
 
-from aiperf_svc.adapters.report import experiment_words as words
-from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report import experiment_texts, scales
 from aiperf_svc.adapters.report.blocks import Cell, Matrix, Row, name_cell, number_cell
 from aiperf_svc.adapters.report.plots import FULL, Axes, Band, Plot, Series, figure
 from aiperf_svc.adapters.report.tool_charts import STYLES
@@ -17,11 +16,11 @@ from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.json_objects import changes_text, parameters_text, value_text
 from aiperf_svc.domain.number_text import number
 
-MOST_PLOTS = 6
+MAX_PLOTS = 6
 """Maximum number of metrics plotted against the parameter."""
-MOST_LABELS = 24
+MAX_LABELS = 24
 """Maximum number of labelled points in a plot."""
-LARGEST_MAP = 400
+MAX_CELLS = 400
 """Maximum number of cells in a heat map."""
 
 
@@ -38,7 +37,7 @@ def by_parameter(summary: ExperimentSummary) -> list[Plot]:
             lines.setdefault(identity(_others(each, x)), []).append(each)
     return [
         plot
-        for key in summary.headline[:MOST_PLOTS]
+        for key in summary.headline[:MAX_PLOTS]
         if (plot := _by_parameter(summary, key, x, list(lines.values())))
     ]
 
@@ -50,7 +49,7 @@ def _others(of: Combination, x: Parameter) -> dict[str, object]:
 def _by_parameter(
     summary: ExperimentSummary, key: RowKey, x: Parameter, lines: Sequence[Sequence[Combination]]
 ) -> Plot | None:
-    divisor, unit = words.unit_of(summary, key)
+    divisor, unit = experiment_texts.unit_of(summary, key)
     series, shown = [], [[each for each in line if key in each.values] for line in lines]
     known = [line for line in shown if line]
     for line, style in zip(known, STYLES, strict=False):
@@ -78,7 +77,7 @@ def _by_parameter(
     notes = [unit, f"by {x.name}", "bars: 95% intervals" if ends else ""]
     notes += [f"{len(series)} of {len(known)} lines" if len(known) > len(series) else ""]
     return figure(
-        words.metric_name(summary, key),
+        experiment_texts.metric_name(summary, key),
         ", ".join(note for note in notes if note),
         series,
         Axes(scales.listed([float(value) for value in x.values]), scales.fitting([*means, *ends])),
@@ -161,7 +160,9 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
     if found is None or len(found.points) < 2:
         return None
     up, down = found.throughput, found.latency
-    (per_up, unit_up), (per_down, unit_down) = (words.unit_of(summary, key) for key in (up, down))
+    (per_up, unit_up), (per_down, unit_down) = (
+        experiment_texts.unit_of(summary, key) for key in (up, down)
+    )
 
     def points(some: Sequence[Combination]) -> list[tuple[float, float]]:
         return [(e.values[up].mean / per_up, e.values[down].mean / per_down) for e in some]
@@ -170,7 +171,7 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
         return [f"{_hint(summary, e, up)}; {_hint(summary, e, down)}" for e in some]
 
     def labels(some: Sequence[Combination]) -> list[str]:
-        if len(summary.parameters) != 1 or len(found.points) > MOST_LABELS:
+        if len(summary.parameters) != 1 or len(found.points) > MAX_LABELS:
             return []
         return [value_text(value) for e in some for value in e.parameters.values()]
 
@@ -189,7 +190,7 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
         Series("others", "d", points(rest), marks=hints(rest), has_line=False, labels=labels(rest)),
     ]
     name = summary.parameters[0].name if labels(found.points) else ""
-    name_up, name_down = (words.metric_name(summary, key) for key in (up, down))
+    name_up, name_down = (experiment_texts.metric_name(summary, key) for key in (up, down))
     return figure(
         f"{name_down} against {name_up}",
         f"{unit_down}{', logarithmic' if is_log else ''}, against {unit_up}"
@@ -211,7 +212,7 @@ def heat_maps(summary: ExperimentSummary) -> list[Matrix]:
     cells = len(across.values) * len(down.values)
     found = front(summary)
     keys = summary.headline[:2] if found is None else (found.throughput, found.latency)
-    if min(len(across.values), len(down.values)) < 2 or cells > LARGEST_MAP:
+    if min(len(across.values), len(down.values)) < 2 or cells > MAX_CELLS:
         return []
     return [_heat_map(summary, key, across, down) for key in keys]
 
@@ -219,7 +220,7 @@ def heat_maps(summary: ExperimentSummary) -> list[Matrix]:
 def _heat_map(
     summary: ExperimentSummary, key: RowKey, across: Parameter, down: Parameter
 ) -> Matrix:
-    divisor, unit = words.unit_of(summary, key)
+    divisor, unit = experiment_texts.unit_of(summary, key)
     means = {
         identity(each.parameters): each.values[key].mean
         for each in summary.combinations
@@ -247,11 +248,11 @@ def _heat_map(
     note = ", ".join(filter(None, (unit, f"{down.name} by {across.name}")))
     note += "; logarithmic colours" if is_log else ""
     head = [value_text(value) for value in across.values]
-    return Matrix(words.metric_name(summary, key), note, head, rows)
+    return Matrix(experiment_texts.metric_name(summary, key), note, head, rows)
 
 
 def _hint(summary: ExperimentSummary, of: Combination, key: RowKey) -> str:
-    divisor, unit = words.unit_of(summary, key)
-    shown = words.mean_with_unit(of.values[key], divisor, unit)
-    name = words.metric_name(summary, key)
+    divisor, unit = experiment_texts.unit_of(summary, key)
+    shown = experiment_texts.mean_with_unit(of.values[key], divisor, unit)
+    name = experiment_texts.metric_name(summary, key)
     return f"{parameters_text(of.parameters)}: {name} {shown} (n={of.values[key].n})"

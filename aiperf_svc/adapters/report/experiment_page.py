@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from aiperf_svc.adapters.report import experiment_charts as charts
-from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.report import experiment_texts
 from aiperf_svc.adapters.report.blocks import (
     Block,
     Box,
@@ -40,7 +40,7 @@ SHOWN_METRICS = 6
 def render(summary: ExperimentSummary, config: Config, search: SearchReport | None = None) -> bytes:
     kinds = dict.fromkeys(row.measured.kind for row in summary.rows if row.measured is not None)
     blocks = [
-        Header(config.name, ["experiment", *kinds, words.counts(summary)]),
+        Header(config.name, ["experiment", *kinds, experiment_texts.counts(summary)]),
         *sections(summary, search),
         Details("Configuration", [Code(yaml_text(config.model_dump(mode="json")))]),
     ]
@@ -73,7 +73,7 @@ def problems(summary: ExperimentSummary, search: SearchReport | None = None) -> 
     return [
         *_left_out(summary),
         *_findings(summary),
-        *section("Trials that were run again", Items(words.replaced(summary.rows))),
+        *section("Trials that were run again", Items(experiment_texts.replaced(summary.rows))),
         *(_slo(summary) if search is None else []),
     ]
 
@@ -86,7 +86,7 @@ def _answer(search: SearchReport) -> Box:
 def _slo(summary: ExperimentSummary) -> list[Block]:
     blocks: list[Block] = []
     for outcome in (MISSED, NOT_JUDGED):
-        if lines := words.not_held(summary.rows_with_slo(outcome)):
+        if lines := experiment_texts.not_held(summary.rows_with_slo(outcome)):
             title = f"The SLO is {outcome} in {len(lines)} of {len(summary.rows)} trials."
             blocks.append(Box("degraded", title, [(line, "") for line in lines]))
     return blocks
@@ -97,13 +97,13 @@ def _findings(summary: ExperimentSummary) -> list[Block]:
         Box(
             each.severity, f"The {name} is {each.share}.", [(f"worst in {each.worst}", each.remedy)]
         )
-        for name, found in words.findings(summary).items()
+        for name, found in experiment_texts.findings(summary).items()
         for each in found
     ]
 
 
 def _left_out(summary: ExperimentSummary) -> list[Block]:
-    lines = words.left_out(summary.left_out)
+    lines = experiment_texts.left_out(summary.left_out)
     if not lines:
         return []
     tone = "invalid" if len(lines) == len(summary.rows) else "degraded"
@@ -117,8 +117,8 @@ def _best(summary: ExperimentSummary, search: SearchReport | None) -> list[Block
     are_single = all(each.value.half_width is None for each in found)
     rows = []
     for each in found:
-        value, where = words.best_texts(summary, each, is_interval_noted=not are_single)
-        name = name_cell(words.metric_name(summary, each.key))
+        value, where = experiment_texts.best_texts(summary, each, is_interval_noted=not are_single)
+        name = name_cell(experiment_texts.metric_name(summary, each.key))
         rows.append(Row([name, Cell(value), Cell(where, "wide")]))
     note = Note("One run of each combination: the values have no confidence intervals.")
     return [
@@ -129,24 +129,30 @@ def _best(summary: ExperimentSummary, search: SearchReport | None) -> list[Block
 
 def combinations(summary: ExperimentSummary) -> list[Block]:
     """Return the table of combinations with its notes."""
-    metrics = words.shown_metrics(summary, summary.headline[:SHOWN_METRICS])
-    optimal, on_front = words.optimal(summary, "★")
+    metrics = experiment_texts.shown_metrics(summary, summary.headline[:SHOWN_METRICS])
+    optimal, on_front = experiment_texts.optimal(summary, "★")
     rows = []
-    for of in summary.combinations:
-        texts = [*words.parameter_texts(summary, of.parameters), words.runs_text(of)]
-        texts.append("★" if any(of is each for each in optimal) else "")
-        texts += [words.mean_text(of.values.get(each.key), each.per) for each in metrics]
-        rows.append(Row(list(map(Cell, texts))))
+    for combination in summary.combinations:
+        cells = [
+            *experiment_texts.parameter_texts(summary, combination.parameters),
+            experiment_texts.runs_text(combination),
+        ]
+        cells.append("★" if any(combination is each for each in optimal) else "")
+        cells += [
+            experiment_texts.mean_text(combination.values.get(each.key), each.per)
+            for each in metrics
+        ]
+        rows.append(Row(list(map(Cell, cells))))
     interval = "half of its 95% confidence interval, in per cent of the mean"
     notes = [f"n: number of trials in the mean. ±: {interval}."]
     notes += [f"{on_front}."] if on_front else []
-    notes += [f"{source}." for source in words.token_sources(summary)]
+    notes += [f"{source}." for source in experiment_texts.token_sources(summary)]
     head = _heads(summary, (), ("n", ""), metrics)
     return [table(head, rows), Note(" ".join(notes))]
 
 
 def _trials(summary: ExperimentSummary) -> Details:
-    metrics = words.shown_metrics(summary, summary.headline[:SHOWN_METRICS])
+    metrics = experiment_texts.shown_metrics(summary, summary.headline[:SHOWN_METRICS])
 
     def row(each: TrialRow) -> Row:
         trial, measured = each.outcome.trial, each.measured
@@ -155,7 +161,7 @@ def _trials(summary: ExperimentSummary) -> Details:
         verdict = measured.verdict if measured is not None else ""
         cells = [
             Cell(str(trial.number), link=link),
-            *map(Cell, words.parameter_texts(summary, trial.parameters)),
+            *map(Cell, experiment_texts.parameter_texts(summary, trial.parameters)),
             Cell(str(trial.repetition)),
             *(number_cell(values.get(metric.key), per=metric.per) for metric in metrics),
             Cell(each.left_out or (measured.label if measured is not None else ""), "state"),
@@ -170,7 +176,7 @@ def _heads(
     summary: ExperimentSummary,
     before: Sequence[str],
     after: Sequence[str],
-    metrics: Sequence[words.ShownMetric],
+    metrics: Sequence[experiment_texts.ShownMetric],
 ) -> list[Cell]:
     """Return the headings of the parameters, with those before and after them, and of the metrics.
     They wrap at dots, such as those of keys."""

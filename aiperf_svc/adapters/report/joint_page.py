@@ -19,19 +19,19 @@ from aiperf_svc.adapters.report.blocks import (
     table,
     table_blocks,
 )
-from aiperf_svc.adapters.report.experiment_words import counts
+from aiperf_svc.adapters.report.experiment_texts import counts
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment, widest_start
 from aiperf_svc.core.results.cache_stats import cache_tables
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows
 
 HEAD = ("Name", Cell("Where", "text"), Cell("Outcome", "text"))
-HOW = (
+JOINING_TEXT = (
     "Total: counts are sums, percentiles are over all requests, and rates are over the time that "
     "all loads have in common"
 )
 
 NO_TOTAL = "no trial has a total: each failed in a run, or a run has no records of it"
-"""Shown instead of `HOW` for an experiment whose `has_total` is false."""
+"""Shown instead of `JOINING_TEXT` for an experiment whose `has_total` is false."""
 
 
 def start(joint: Joint) -> str:
@@ -45,38 +45,38 @@ def starts(joint: JointExperiment) -> str:
     return _starts("requests of each trial", spread_ms, uncertainty_ms)
 
 
-def _starts(what: str, spread_ms: float | None, uncertainty_ms: float | None) -> str:
+def _starts(subject: str, spread_ms: float | None, uncertainty_ms: float | None) -> str:
     if spread_ms is None or uncertainty_ms is None:
         return ""
     return (
-        f"first measured {what} within {spread_ms:.1f} ms of each other, "
+        f"first measured {subject} within {spread_ms:.1f} ms of each other, "
         f"with a clock uncertainty of ± {uncertainty_ms:.1f} ms"
     )
 
 
-def how(joint: Joint) -> str:
+def joining_text(joint: Joint) -> str:
     """Describe how the total is computed; empty if there is none."""
     if not joint.total:
         return ""
-    return f"{HOW}, {joint.interval_s:.1f} s" if joint.interval_s else HOW
+    return f"{JOINING_TEXT}, {joint.interval_s:.1f} s" if joint.interval_s else JOINING_TEXT
 
 
 def end(member: ExperimentMember) -> str:
     """Describe how the trials of a run ended."""
     left_out = member.summary.left_out
-    words = [member.state, counts(member.summary)]
-    words += [f"{len(left_out):,} left out"] if left_out else []
-    words += [member.reason] if member.reason else []
-    return ", ".join(words)
+    parts = [member.state, counts(member.summary)]
+    parts += [f"{len(left_out):,} left out"] if left_out else []
+    parts += [member.reason] if member.reason else []
+    return ", ".join(parts)
 
 
 def outcome(member: JointMember) -> str:
     """Describe how a run ended."""
-    words = [member.state]
-    words += [f"verdict {member.verdict}"] if member.verdict else []
-    words += [member.cause] if member.cause and member.verdict != "valid" else []
-    words += [member.reason] if member.reason else []
-    return ", ".join(words)
+    parts = [member.state]
+    parts += [f"verdict {member.verdict}"] if member.verdict else []
+    parts += [member.cause] if member.cause and member.verdict != "valid" else []
+    parts += [member.reason] if member.reason else []
+    return ", ".join(parts)
 
 
 def render(joint: Joint) -> bytes:
@@ -88,7 +88,7 @@ def render(joint: Joint) -> bytes:
         Heading(f"{joint.kind.capitalize()} and total"),
         columns(joint, is_short=True),
         *table_blocks(cache_tables(joint.cache)),
-        *(Note(sentence(note)) for note in (how(joint), *joint.notes) if note),
+        *(Note(sentence(note)) for note in (joining_text(joint), *joint.notes) if note),
         Details("All metrics", [columns(joint, is_short=False)]),
     ]
     return document(joint.name, blocks)
@@ -116,7 +116,7 @@ def render_experiment(joint: JointExperiment) -> bytes:
         table(HEAD, members),
     ]
     if joint.has_total:
-        blocks += [Heading("Total"), Note(f"{'. '.join((HOW, *joint.notes))}.")]
+        blocks += [Heading("Total"), Note(f"{'. '.join((JOINING_TEXT, *joint.notes))}.")]
         blocks += experiment_page.sections(joint.total, joint.search)
     else:
         blocks += [Note(sentence(note)) for note in (NO_TOTAL, *joint.notes)]

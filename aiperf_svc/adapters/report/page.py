@@ -23,7 +23,7 @@ from aiperf_svc.adapters.report.blocks import (
     verdict_box,
 )
 from aiperf_svc.adapters.report.plots import Plot
-from aiperf_svc.config.load import load_words
+from aiperf_svc.config.load import describe_load
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.events.report import event_tables
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -120,7 +120,7 @@ def _system(summary: Summary) -> list[Block]:
 
 def _header(summary: Summary) -> Header:
     context, config = summary.context, summary.context.config
-    load_texts = load_words(config.load, with_pattern=True)
+    load_texts = describe_load(config.load, with_pattern=True)
     targets = (config.endpoint.all_models, config.endpoint.all_urls)
     facts = [*(" and ".join(each) for each in targets), ", ".join(load_texts)]
     facts.append(f"{iso_time(summary.first_start_wall_ns)[:19].replace('T', ' ')} UTC")

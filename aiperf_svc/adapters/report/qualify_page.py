@@ -53,12 +53,12 @@ def render(found: Qualification, summary: ExperimentSummary, config: Config) -> 
 
 def units_of(found: Qualification) -> dict[str, tuple[CheckInfo, float, str]]:
     """Return each check with the divisor and name of a unit in which its values are short."""
-    most = dict.fromkeys((info.check for info in found.checks), 0.0)
+    maxima = dict.fromkeys((info.check for info in found.checks), 0.0)
     results = [result for node in found.nodes for result in node.checks]
     for each in (*results, *found.all):
-        most[each.check] = max(most[each.check], each.value or 0.0)
+        maxima[each.check] = max(maxima[each.check], each.value or 0.0)
     return {
-        info.check: (info, *readable_unit(info.unit, most[info.check])) for info in found.checks
+        info.check: (info, *readable_unit(info.unit, maxima[info.check])) for info in found.checks
     }
 
 
@@ -78,9 +78,9 @@ def _nodes(found: Qualification) -> Table:
     head.append(Cell("Why", "text"))
     rows = []
     for node in found.nodes:
-        of = {each.check: each for each in node.checks}
+        by_check = {each.check: each for each in node.checks}
         cells = [name_cell(node.node), Cell(node.verdict.value, "state")]
-        cells += [number_cell(of[info.check].value, per=per) for info, per, _ in infos]
+        cells += [number_cell(by_check[info.check].value, per=per) for info, per, _ in infos]
         cells.append(Cell("; ".join(filter(None, map(why, node.checks))), "wide"))
         rows.append(Row(cells, TONES.get(node.verdict, "")))
     return table(head, rows)

@@ -49,8 +49,8 @@ def logarithmic(low: float, high: float) -> Scale:
 
 LARGE_RATIO = 20
 """Ratio of largest to smallest value from which an axis is logarithmic."""
-_LEAST_GAP = 0.06
-"""Room for a label of `listed`, as a share of the axis."""
+_MIN_GAP = 0.06
+"""Space that a label of `listed` needs, as a share of the axis."""
 
 
 def is_wide(values: Sequence[float]) -> bool:
@@ -77,7 +77,7 @@ def listed(values: Sequence[float]) -> Scale:
 
     ticks: list[tuple[float, str]] = []
     for value in sorted(set(values)):
-        if not ticks or place(value) - place(ticks[-1][0]) >= _LEAST_GAP:
+        if not ticks or place(value) - place(ticks[-1][0]) >= _MIN_GAP:
             ticks.append((value, short(value)))
     return Scale(place, tuple(ticks))
 

@@ -112,8 +112,8 @@ def scalars(result: InferenceResult, tags: set[str]) -> Table:
             per, unit = CATALOG[tag].scale
             pairs.append(number_row(CATALOG[tag].name, unit, [found.stat("avg")], per=per).cells)
     half = -(-len(pairs) // 2)
-    beside = [*pairs[half:], *([(Cell(), Cell())] * (len(pairs) % 2))]
-    rows = [Row([*left, *right]) for left, right in zip(pairs[:half], beside, strict=True)]
+    right = [*pairs[half:], *([(Cell(), Cell())] * (len(pairs) % 2))]
+    rows = [Row([*left, *right]) for left, right in zip(pairs[:half], right, strict=True)]
     return table(("Metric", "Value", Cell("Metric", "text"), "Value"), rows)
 
 

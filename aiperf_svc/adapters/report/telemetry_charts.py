@@ -78,7 +78,7 @@ def _stages(replicas: Sequence[ReplicaTimeline], length_s: float) -> Plot:
             "",
             "f",
             [(begin_s, float(row)) for row, begin_s in enumerate(begins, start=1)],
-            marks=[_words(each) for each in replicas],
+            marks=[_replica_text(each) for each in replicas],
             has_line=False,
         )
     ]
@@ -106,7 +106,7 @@ def _stage(
     return [(begin_s, row), (end_s, row), _NAN]
 
 
-def _words(replica: ReplicaTimeline) -> str:
+def _replica_text(replica: ReplicaTimeline) -> str:
     moments = [f"{k.replace('_', ' ')} {seconds(v)}" for k, v in replica.moments_s.items()]
     where = f" on {replica.node}" if replica.node else ""
     return f"{replica.name}{where}: {', '.join(moments)}"
@@ -204,8 +204,8 @@ def _thinned(
     step = max(1, math.ceil(len(values) / MAX_POINTS))
     for begin in range(0, len(values), step):
         part = values[begin : begin + step]
-        there = part[np.isfinite(part)]
-        yield float(at_s[begin]), float(there.max()) if len(there) else math.nan
+        finite = part[np.isfinite(part)]
+        yield float(at_s[begin]), float(finite.max()) if len(finite) else math.nan
 
 
 def _hints(points: list[tuple[float, float]]) -> Iterator[Hint]:

@@ -39,10 +39,10 @@ def draw(result: ToolResult, plots: Sequence[Plot]) -> list[Figure]:
 def place_text(step: str, repetition: int, result: ToolResult) -> str:
     """Return the parameters that distinguish a step from the others; empty for one step."""
     measured = [each for each in result.steps if each.is_measured]
-    words = [step] if len({each.name for each in measured}) > 1 else []
+    parts = [step] if len({each.name for each in measured}) > 1 else []
     if len({each.repetition for each in measured}) > 1:
-        words.append(f"#{repetition}")
-    return " ".join(words)
+        parts.append(f"#{repetition}")
+    return " ".join(parts)
 
 
 def _over_time(plot: Plot, result: ToolResult) -> Drawn | None:
@@ -56,8 +56,8 @@ def _over_time(plot: Plot, result: ToolResult) -> Drawn | None:
 
 
 def _label(each: StepSeries, plot: Plot, result: ToolResult) -> str:
-    words = [place_text(each.step, each.repetition, result), each.series.label]
-    return " ".join(word for word in words if word) or plot.name.replace("_", " ")
+    parts = [place_text(each.step, each.repetition, result), each.series.label]
+    return " ".join(part for part in parts if part) or plot.name.replace("_", " ")
 
 
 def _points(each: StepSeries) -> Points:
@@ -86,20 +86,20 @@ def _by_parameter(plot: Plot, result: ToolResult) -> Drawn | None:
     elif not plot.x_is_log:
         scale = scales.linear(max(values) or 1.0)
     else:
-        least = _least(values)
+        lowest = _least(values)
         # Zero, such as an empty message, is drawn at the left end of a logarithmic axis.
-        lines = [(name, [(max(x, least / 2), y) for x, y in points]) for name, points in lines]
-        low, high = (least / 2 if min(values) <= 0 else least), max(*values, least)
+        lines = [(name, [(max(x, lowest / 2), y) for x, y in points]) for name, points in lines]
+        low, high = (lowest / 2 if min(values) <= 0 else lowest), max(*values, lowest)
         scale = scales.binary(low, high) if x_unit == "bytes" else scales.logarithmic(low, high)
     return _lines(plot, lines, unit, scale, x_unit, x_name=plot.x)
 
 
 def _column_label(each: StepTable, y: str, plot: Plot, result: ToolResult) -> str:
     place = place_text(each.step, each.repetition, result)
-    words = [place] if place else []
+    parts = [place] if place else []
     if len(plot.y) > 1 or not place:
-        words.append(y.replace("_", " "))
-    return " ".join(words)
+        parts.append(y.replace("_", " "))
+    return " ".join(parts)
 
 
 def _column(each: StepTable, x: str, y: str) -> Points:
@@ -121,9 +121,9 @@ def _lines(
     shown = [(name, [(a, b / divisor) for a, b in points]) for name, points in lines[: len(STYLES)]]
     values = [b for _, points in shown for _, b in points]
     if plot.y_is_log:
-        least = _least(values)
-        shown = [(name, [(a, max(b, least)) for a, b in points]) for name, points in shown]
-        y = scales.logarithmic(least, max(*values, least))
+        lowest = _least(values)
+        shown = [(name, [(a, max(b, lowest)) for a, b in points]) for name, points in shown]
+        y = scales.logarithmic(lowest, max(*values, lowest))
     else:
         y = scales.fitting(values)
     notes = [shown_unit, f"by {x_name.replace('_', ' ')}" if x_name else ""]

@@ -98,13 +98,13 @@ def _metrics(result: ToolResult) -> list[Block]:
 
 def _tables(result: ToolResult) -> list[Block]:
     parts: list[Block] = []
-    for place, each in enumerate(result.tables):
+    for index, each in enumerate(result.tables):
         where = tool_charts.place_text(each.step, each.repetition, result)
         title = each.name + (f": {where}" if where else "")
         title = title[:1].upper() + title[1:]
         heads, rows = each.shown()
         shown = text_table([Cell(name, unit=unit) for name, unit in heads], rows)
-        is_open = place < OPEN_TABLES
+        is_open = index < OPEN_TABLES
         parts += [Heading(title), shown] if is_open else [Details(title, [shown])]
     return parts
 

@@ -110,7 +110,7 @@ class ResultsClient(RunApi):
                 if failures >= ATTEMPTS:
                     raise ApiUnavailable(
                         f"{entry.name}: broke off at byte {max(0, have):,} of {entry.size:,}: "
-                        f"{_words(error)}"
+                        f"{_error_text(error)}"
                     ) from error
                 await asyncio.sleep(self._retry_s)
 
@@ -147,7 +147,7 @@ class ResultsClient(RunApi):
             ) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise ApiUnavailable(f"results API at {self._base}: {_words(error)}") from error
+            raise ApiUnavailable(f"results API at {self._base}: {_error_text(error)}") from error
         if response.status >= 400:
             text = one_line(content[:MESSAGE_BYTES].decode(errors="replace"))
             raise ApiRefused(f"results API: {response.status} {text}", status=response.status)
@@ -170,12 +170,12 @@ def _inside(folder: Path, entry: ManifestEntry) -> Path:
 
 def _check_room(folder: Path, manifest: Manifest) -> None:
     """Raise EnvironmentProblem if the disk lacks room for the remaining files."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     missing = sum(
         entry.size - min(entry.size, max(0, *(_size(path) for path in _places(folder, entry))))
         for entry in manifest.files
     )
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing).free
     if missing > free:
         raise EnvironmentProblem(
             f"cannot write {folder}: {missing / 2**20:,.1f} MiB of results remain, and "
@@ -199,7 +199,7 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return one_line(str(error)) or (
         "no response in time" if isinstance(error, TimeoutError) else "broke off"
     )

@@ -28,7 +28,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 RESPONSE_S = 10.0
 """Timeout of a response, in addition to the wait in the request."""
-LARGEST_REQUEST = 2**40
+MAX_REQUEST_BYTES = 2**40
 """Maximum size of a request, large enough for any: the runner sends all reports of a run at once
 and is the only client."""
 CONFLICT = 409
@@ -52,7 +52,7 @@ class LocalResultsServer:
         """Listen at the socket file `path`. Raises EnvironmentProblem."""
         try:
             self._server = await asyncio.start_unix_server(
-                self._serve, str(path), limit=LARGEST_REQUEST
+                self._serve, str(path), limit=MAX_REQUEST_BYTES
             )
         except OSError as error:
             raise EnvironmentProblem(f"cannot listen on {path}: {error.strerror}") from error

@@ -2,28 +2,32 @@
 
 GET  /healthz  /readyz                         no token
 GET  /metrics                                  Prometheus text
-GET  /v1/status?after=N&timeout=S              at once, or when the number is not N any more
-GET  /v1/summary                               what profile_export_aiperf.json holds; 409 before
+GET  /v1/status?after=N&timeout=S              the status, at once or when its number is no
+                                               longer N
+GET  /v1/summary                               the content of profile_export_aiperf.json; 409
+                                               before it is written
 GET  /v1/results                               name, size and SHA-256 of every file; 409 before
+                                               they are written
 GET  /v1/results/{name}                        one file: ranges, ETag, gzip
-POST /v1/cancel      {"reason": "..."}         stop, keep and report what was measured
-GET  /v1/clock                                 {"wall_ns": ...}: the time here
-POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at this time here, at
-                                               most a minute away; 409 unless it waits for a start.
-                                               "trial": N for a trial of an experiment; 1 if absent
+POST /v1/cancel      {"reason": "..."}         stop the run and report the results so far
+GET  /v1/clock                                 {"wall_ns": ...}: the time of this machine
+POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at this time of this
+                                               machine, at most a minute ahead; 409 unless the run
+                                               waits for its start. "trial": N selects a trial of
+                                               an experiment, by default 1
 POST /v1/scaling     {"replicas": [...], "changes": [...], ...}
-                                               all that the runner has seen of the server's
-                                               replicas
+                                               the runner's complete report on the server's
+                                               replicas so far
 POST /v1/events      {"start_wall_ns": ..., "events": [...]}
-                                               all that is known of the events of the load that
-                                               started then
-POST /v1/collected                             the results are fetched, this process may end;
-                                               409 before they are final
+                                               the complete report so far on the events of the
+                                               load that started at this time
+POST /v1/collected                             the results have been fetched, so this process may
+                                               end; 409 before they are final
 
-Everything below /v1 needs the stack's token, as `Authorization: Bearer` or
-`X-Aiperf-Token` (proxies of a cluster take the first for themselves). /metrics needs it too, or a
-token of its own that opens nothing else; with `deployment.monitoring: annotations` it needs none.
-Connections that have not shown a token are few and short: `guarded_connections`.
+Every path below /v1 requires the stack's token, as `Authorization: Bearer` or `X-Aiperf-Token` (the
+proxies of a cluster consume the first header). /metrics accepts this token, or one that is valid
+for /metrics only; with `deployment.monitoring: annotations` it requires none.
+`guarded_connections` limits the number and duration of connections without a valid token.
 """
 
 import asyncio
@@ -74,12 +78,12 @@ _TYPES = {
     ".log": "text/plain",
 }
 
-LONGEST_POLL_S = 60.0
+MAX_POLL_S = 60.0
 METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 BACKLOG = 1_024
 """Maximum number of connections in the accept queue."""
-LARGEST_BODY = 4 * 2**20
+MAX_BODY_BYTES = 4 * 2**20
 """Maximum size of a request body: a report on some thousand replicas."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -134,7 +138,7 @@ async def serve(
 
 def _make_app(provider: ResultsProvider, check: Any) -> web.Application:
     routes = _Routes(provider)
-    app = web.Application(middlewares=[check], client_max_size=LARGEST_BODY)
+    app = web.Application(middlewares=[check], client_max_size=MAX_BODY_BYTES)
     app.router.add_get("/healthz", routes.healthy)
     app.router.add_get("/readyz", routes.ready)
     app.router.add_get(METRICS, routes.metrics)
@@ -155,11 +159,11 @@ def _token_check(token: str, *, metrics_token: str, open_paths: Set[str]) -> Any
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path not in open_paths:
-            given = request.headers.get("X-Aiperf-Token", "")
+            received = request.headers.get("X-Aiperf-Token", "")
             scheme, _, value = request.headers.get("Authorization", "").partition(" ")
-            if not given and scheme.lower() == "bearer":
-                given = value.strip()
-            presented = given.encode("utf-8", "surrogateescape")
+            if not received and scheme.lower() == "bearer":
+                received = value.strip()
+            presented = received.encode("utf-8", "surrogateescape")
             accepted = (expected, for_metrics) if request.path == METRICS else (expected,)
             if not any(_is_same(presented, each) for each in accepted):
                 raise web.HTTPUnauthorized(
@@ -172,9 +176,9 @@ def _token_check(token: str, *, metrics_token: str, open_paths: Set[str]) -> Any
     return check
 
 
-def _is_same(given: bytes, token: bytes) -> bool:
+def _is_same(received: bytes, token: bytes) -> bool:
     """Compare in constant time. An empty token would admit every client."""
-    return bool(token) and hmac.compare_digest(given, token)
+    return bool(token) and hmac.compare_digest(received, token)
 
 
 class _Routes:
@@ -196,7 +200,7 @@ class _Routes:
     async def status(self, request: web.Request) -> web.Response:
         after = _number(request, "after", int)
         timeout_s = _number(request, "timeout", float)
-        wait_s = min(20.0 if timeout_s is None else timeout_s, LONGEST_POLL_S)
+        wait_s = min(20.0 if timeout_s is None else timeout_s, MAX_POLL_S)
         operation = GetStatus(None if after is None else int(after), wait_s)
         return _json(await respond(self._provider, operation))
 
@@ -315,7 +319,7 @@ async def send_file(
             if has_body:
                 await _copy(file, response, last + 1 - first)
         except ConnectionError:
-            log.info("%s: the client left before its end", path.name)
+            log.info("%s: the client disconnected before the end", path.name)
     return response
 
 
@@ -325,7 +329,7 @@ async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None
         chunk = await asyncio.to_thread(file.read, min(CHUNK, left))
         if not chunk:
             # The client notices an aborted response, but not a short one.
-            raise EOFError("the file is shorter than its manifest says")
+            raise EOFError("the file is shorter than in its manifest")
         left -= len(chunk)
         await response.write(chunk)
     await response.write_eof()

@@ -46,7 +46,7 @@ class ShownTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
     number: int
-    """Number of the current trial in the plan; 0 when the experiment is over."""
+    """Number of the current trial in the plan; 0 when the experiment has ended."""
     parameters: Parameters
     """Value of each key that the trial changes."""
     repetition: int

@@ -15,13 +15,13 @@ from aiperf_svc.core.rules.measured_point import MeasuredPoint, sent_requests
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 
-def read_points(folders: Sequence[Path], least_s: Callable[[int], float]) -> list[MeasuredPoint]:
-    """Return the runs in these folders. `least_s` returns the minimum duration of a steady state at
+def read_points(folders: Sequence[Path], min_s: Callable[[int], float]) -> list[MeasuredPoint]:
+    """Return the runs in these folders. `min_s` returns the minimum duration of a steady state at
     a concurrency. Raises ConfigError."""
-    return [_read(folder, least_s) for folder in folders]
+    return [_read(folder, min_s) for folder in folders]
 
 
-def _read(folder: Path, least_s: Callable[[int], float]) -> MeasuredPoint:
+def _read(folder: Path, min_s: Callable[[int], float]) -> MeasuredPoint:
     path = find_results(folder)
     if path is None:
         raise ConfigError(f"{folder}: no results of a run")
@@ -41,6 +41,6 @@ def _read(folder: Path, least_s: Callable[[int], float]) -> MeasuredPoint:
     sent = sent_requests(
         read_records(records),
         pass_size=max(1, point.entries),
-        least_s=least_s(point.concurrency),
+        min_s=min_s(point.concurrency),
     )
     return structs.replace(point, sent=sent)

@@ -65,14 +65,14 @@ class BucketRun(msgspec.Struct, frozen=True):
 def bucket_of(url: str) -> S3:
     """Return the bucket of a URL, with the endpoint and region from the environment
     (`AWS_ENDPOINT_URL`, `AWS_REGION`). Raises ConfigError."""
-    given, names = {"url": url}, {}
+    settings, names = {"url": url}, {}
     for key, variables in _VARIABLES.items():
         if name := next(filter(os.environ.get, variables), None):
-            given[key], names[key] = os.environ[name], name
+            settings[key], names[key] = os.environ[name], name
     try:
-        return S3.model_validate(given)
+        return S3.model_validate(settings)
     except ValidationError as error:
-        lines = (each.line(names) for each in problems_in(error, given, S3))
+        lines = (each.line(names) for each in problems_in(error, settings, S3))
         raise ConfigError("; ".join(each.removeprefix("url: ") for each in lines)) from error
 
 

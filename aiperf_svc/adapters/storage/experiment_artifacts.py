@@ -103,13 +103,15 @@ def _write_aggregates(
     folder: Path, summary: ExperimentSummary, search: SearchReport | None
 ) -> None:
     export = aiperf_sweep_export
-    for name, of in zip(export.combination_names(summary), summary.combinations, strict=True):
-        if not of.values or len(of.rows) == 1:
+    for name, combination in zip(
+        export.combination_names(summary), summary.combinations, strict=True
+    ):
+        if not combination.values or len(combination.rows) == 1:
             continue  # AIPerf's plots would show a single run twice
         stem = folder / "aggregate" / name / "profile_export_aiperf_aggregate"
         as_json, as_csv = export.render_aggregate_json, export.render_aggregate_csv
-        write_file(stem.with_suffix(".json"), partial(as_json, summary, of))
-        write_file(stem.with_suffix(".csv"), partial(as_csv, summary, of))
+        write_file(stem.with_suffix(".json"), partial(as_json, summary, combination))
+        write_file(stem.with_suffix(".csv"), partial(as_csv, summary, combination))
     if summary.parameters:
         stem = folder / "sweep_aggregate" / "profile_export_aiperf_sweep"
         write_file(stem.with_suffix(".json"), lambda: export.render_sweep_json(summary, search))

@@ -22,9 +22,9 @@ from aiperf_svc.core.experiments.trials import SHAPES
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 PREFIX = "aiperf-run-"
-LONGEST_SOCKET_PATH = 107
+MAX_SOCKET_PATH = 107
 """Maximum length of a Unix socket's path on Linux, in bytes; a few less on other systems."""
-LONGEST_SOCKET_NAME = len("/raw_direct-record-processor-9999")
+MAX_SOCKET_NAME = len("/raw_direct-record-processor-9999")
 MAKING_S = 60.0
 """Longest time between the creation of a folder and its lock."""
 _LOCK = "lock"
@@ -51,7 +51,7 @@ def locked_private_folder() -> Iterator[tuple[Path, int | None]]:
         folder = _make()
     except OSError as error:
         raise EnvironmentProblem(
-            f"cannot make a temporary folder in {tempfile.gettempdir()}: "
+            f"cannot create a temporary folder in {tempfile.gettempdir()}: "
             f"{error.strerror or error}; set TMPDIR to another folder"
         ) from error
     lock = _lock(folder / f".{_LOCK}")
@@ -66,7 +66,7 @@ def locked_private_folder() -> Iterator[tuple[Path, int | None]]:
 
 def _make() -> Path:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    if len(os.fsencode(folder)) + LONGEST_SOCKET_NAME <= LONGEST_SOCKET_PATH:
+    if len(os.fsencode(folder)) + MAX_SOCKET_NAME <= MAX_SOCKET_PATH:
         return folder
     folder.rmdir()
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))

@@ -73,7 +73,7 @@ class JsonlFile:
             self._fail(str(problem))
         except Exception as error:
             log.exception("no %s", self._path.name)
-            self._fail(f"cannot make {self._path}: {error!r}")
+            self._fail(f"cannot create {self._path}: {error!r}")
         self.close()
 
     def close(self) -> None:
@@ -88,14 +88,14 @@ class JsonlFile:
 
     def _write(self, part: Path, kept: IO[bytes]) -> None:
         left = self._limit
-        with part.open("wb") as file, ThreadPoolExecutor(1) as beside:
+        with part.open("wb") as file, ThreadPoolExecutor(1) as writer:
             put: Future[None] | None = None
             for batches, lines in _groups(kept):
                 text = lines_of(batches, self._renderer, most=left)
                 left -= lines
                 if put is not None:
                     put.result()
-                put = beside.submit(self._put, file, text)
+                put = writer.submit(self._put, file, text)
             if put is not None:
                 put.result()
 

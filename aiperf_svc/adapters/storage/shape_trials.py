@@ -56,7 +56,7 @@ class ShapeTrials(ExperimentFolder):
         """Folders of shapes whose trials the progress does not list yet. A later runner reads them
         if this one is killed."""
         self._next_write_mono_s = 0.0
-        self.needless: frozenset[int] = frozenset()
+        self.unnecessary_trials: frozenset[int] = frozenset()
         """Trials that other trials have made unnecessary."""
 
     def folder_of(self, shape: int) -> Path:
@@ -70,7 +70,7 @@ class ShapeTrials(ExperimentFolder):
         return all(self.has_all(number) for number in range(1, len(self._shapes) + 1))
 
     def has_all(self, shape: int) -> bool:
-        known = self.needless.union(self._rows)
+        known = self.unnecessary_trials.union(self._rows)
         return all(trial.number in known for trial in self._shapes[shape - 1].trials)
 
     @property

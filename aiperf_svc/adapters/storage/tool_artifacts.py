@@ -151,7 +151,7 @@ def write_series(path: Path, result: ToolResult) -> None:
     ]
     fields = [Field(name, kind, nullable=False) for name, kind in _SERIES_FIELDS]
     arrays = [
-        Array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(_SERIES_FIELDS)
+        Array([row[index] for row in rows], kind) for index, (_, kind) in enumerate(_SERIES_FIELDS)
     ]
     metadata = {
         "aiperf_svc.format": SERIES_FORMAT,

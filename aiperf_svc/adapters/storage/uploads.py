@@ -50,7 +50,7 @@ HASH_KEY = "sha256"
 """Key of the hash in an object's metadata."""
 UPLOAD_S = 600.0
 """Timeout of a whole upload: the finished results wait for it."""
-_TOO_LONG = "since the time for an upload is over; `aiperf-svc upload` sends what is missing"
+_TOO_LONG = "since the time for an upload has expired; `aiperf-svc upload` sends the missing files"
 ATTEMPT_S = timedelta(seconds=120)
 """Timeout of one request, which is a part at 1 Mbit/s."""
 CONNECT_S = timedelta(seconds=10)

@@ -28,7 +28,7 @@ MAX_FRAMED_BYTES = 2 * MAX_PAGE_BYTES
 MAX_HEAD_BYTES = 2**16
 """Maximum size of a response's headers, including those of interim responses."""
 PIECE_BYTES = 2**16
-MOST_REDIRECTS = 5
+MAX_REDIRECTS = 5
 DATE_RESOLUTION_S = 1.0
 """Resolution of HTTP's `Date`."""
 IMPLAUSIBLE_OFFSET_S = 366 * 24 * 3600.0
@@ -105,7 +105,7 @@ class PageClient:
         """Return the response after all redirects: some servers have the page only at `/metrics/`.
         A redirect to another server is refused, because the user did not configure that server."""
         named = address_of(url)
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             response = await self._get(url)
             if response.status not in _REDIRECTS or not response.location:
                 return response
@@ -115,7 +115,7 @@ class PageClient:
                     f"a redirect to {url} is not followed: it is another server; if that has the "
                     "page, name it in telemetry.server_metrics or telemetry.gpu_telemetry"
                 )
-        raise ProtocolViolation(f"over {MOST_REDIRECTS} redirects")
+        raise ProtocolViolation(f"over {MAX_REDIRECTS} redirects")
 
     async def _get(self, url: str) -> _Response:
         kept = self._idle.pop(url, None)

@@ -98,5 +98,9 @@ def _shifts(comparison: Comparison, width: int) -> Table:
     """Return the table of the percentiles, without the lowest ones if it is too wide."""
     stats, rows = wording.shifts(comparison)
     head = "percentiles moved"
-    most = max(1, (width - max(map(len, (head, *(name for name, *_ in rows)))) - 2) // SHIFT_WIDTH)
-    return text_table((head, *stats[-most:]), [(name, *cells[-most:]) for name, *cells in rows])
+    max_columns = max(
+        1, (width - max(map(len, (head, *(name for name, *_ in rows)))) - 2) // SHIFT_WIDTH
+    )
+    return text_table(
+        (head, *stats[-max_columns:]), [(name, *cells[-max_columns:]) for name, *cells in rows]
+    )

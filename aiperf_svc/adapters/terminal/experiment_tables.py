@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.report import experiment_texts
 from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.compare.measured_run import RowKey
@@ -23,7 +23,7 @@ from aiperf_svc.domain.number_text import number
 
 MEAN_WIDTH = 17
 """Width of a mean with its interval."""
-LEAST_MEANS, MOST_MEANS = 2, 6
+MIN_MEANS, MAX_MEANS = 2, 6
 WIDEST_VALUE = 24
 """Maximum width reserved for a parameter's value; a longer one may wrap."""
 SHOWN_LINES = 8
@@ -43,7 +43,7 @@ def print_experiment(
     is_brief: bool = False,
 ) -> None:
     """Print a finished experiment; with `is_brief` only its table and its problems."""
-    console.print(f"{one_line(title)}: {words.counts(summary)}", style="bold")
+    console.print(f"{one_line(title)}: {experiment_texts.counts(summary)}", style="bold")
     if search is not None:
         for line in (f"{search.parameter} {search.result}", search.advice):
             if line:
@@ -54,12 +54,12 @@ def print_experiment(
         _print_notes(summary, search, console)
     if search is None:  # a search looks for loads that miss the SLO
         for outcome in (MISSED, NOT_JUDGED):
-            lines = words.not_held(summary.rows_with_slo(outcome))
+            lines = experiment_texts.not_held(summary.rows_with_slo(outcome))
             _print_lines(f"SLO {outcome}", lines, console)
-    for name, found in words.findings(summary).items():
+    for name, found in experiment_texts.findings(summary).items():
         _print_lines(name, [f"{each.share}, worst in {each.worst}" for each in found], console)
-    _print_lines("run again", words.replaced(summary.rows), console)
-    _print_lines("left out", words.left_out(summary.left_out), console)
+    _print_lines("run again", experiment_texts.replaced(summary.rows), console)
+    _print_lines("left out", experiment_texts.left_out(summary.left_out), console)
 
 
 def _shown_values(parameter: Parameter) -> list[str]:
@@ -73,7 +73,9 @@ def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) 
     names = dict.fromkeys(name for point in search.points for name in point.statistics)
     room = width - max(map(len, parameter.splitlines())) - REASON_WIDTH
     keys = {_key(name): name for name in list(names)[: max(0, room // POINT_WIDTH)]}
-    shown = words.shown_metrics(summary, (key for key in keys if key.tag in summary.metrics))
+    shown = experiment_texts.shown_metrics(
+        summary, (key for key in keys if key.tag in summary.metrics)
+    )
     rows = [
         (
             f"{point.value:.6g}",
@@ -100,7 +102,7 @@ def _key_lines(name: str) -> str:
     return one_line(name).replace(".", ".\n")
 
 
-def _head(metric: words.ShownMetric) -> Text:
+def _head(metric: experiment_texts.ShownMetric) -> Text:
     return Text.assemble(metric.name, (f" ({metric.unit})" if metric.unit else "", "dim"))
 
 
@@ -126,19 +128,22 @@ def combinations_table(summary: ExperimentSummary, width: int) -> Table:
     room = width - 8
     for name, each in zip(names, summary.parameters, strict=True):
         room -= max(map(len, (*name.splitlines(), *_shown_values(each)))) + 2
-    means = max(LEAST_MEANS, min(MOST_MEANS, room // MEAN_WIDTH))
-    metrics = words.shown_metrics(summary, summary.headline[:means])
-    optimal, _ = words.optimal(summary, "*")
+    means = max(MIN_MEANS, min(MAX_MEANS, room // MEAN_WIDTH))
+    metrics = experiment_texts.shown_metrics(summary, summary.headline[:means])
+    optimal, _ = experiment_texts.optimal(summary, "*")
     rows = [
         (
-            *words.parameter_texts(summary, of.parameters),
-            Text(words.runs_text(of), "yellow" if of.left_out else ""),
-            *(words.mean_text(of.values.get(each.key), each.per) for each in metrics),
-            "*" if any(of is each for each in optimal) else "",
+            *experiment_texts.parameter_texts(summary, combination.parameters),
+            Text(experiment_texts.runs_text(combination), "yellow" if combination.left_out else ""),
+            *(
+                experiment_texts.mean_text(combination.values.get(each.key), each.per)
+                for each in metrics
+            ),
+            "*" if any(combination is each for each in optimal) else "",
         )
-        for of in summary.combinations
+        for combination in summary.combinations
     ]
-    texts = {place for place, each in enumerate(summary.parameters) if not each.is_number}
+    texts = {index for index, each in enumerate(summary.parameters) if not each.is_number}
     table = text_table((*names, "n", *map(_head, metrics), ""), rows, texts=texts)
     for column in table.columns[len(names) + 1 : -1]:
         column.max_width = MEAN_WIDTH - 2
@@ -149,15 +154,17 @@ def _print_notes(summary: ExperimentSummary, search: SearchReport | None, consol
     if any(each.half_width is not None for c in summary.combinations for each in c.values.values()):
         note = "±: 95% interval of the mean over the repetitions, in per cent of the mean"
         console.print(note, style="dim")
-    if on_front := words.optimal(summary, "*")[1]:
+    if on_front := experiment_texts.optimal(summary, "*")[1]:
         console.print(on_front, style="dim")
-    for source in words.token_sources(summary):
+    for source in experiment_texts.token_sources(summary):
         print_text(console, Text(source, "dim"))
-    best = best_of(summary, search)[:MOST_MEANS]
+    best = best_of(summary, search)[:MAX_MEANS]
     are_single = all(each.value.half_width is None for each in best)
     for each in best:
-        value, where = words.best_texts(summary, each, is_interval_noted=not are_single)
-        print_text(console, f"Best {words.metric_name(summary, each.key)}: {value} at {where}")
+        value, where = experiment_texts.best_texts(summary, each, is_interval_noted=not are_single)
+        print_text(
+            console, f"Best {experiment_texts.metric_name(summary, each.key)}: {value} at {where}"
+        )
     if best and are_single:
         console.print("Each of these is one run, without a confidence interval.", style="dim")
 

@@ -79,14 +79,14 @@ def _print_groups(found: InferenceResult, console: Console) -> None:
 
 
 def _title(name: str, endpoint: EndpointView) -> str:
-    words = [
+    parts = [
         name,
         _with_more(endpoint.url, endpoint.urls),
         _with_more(endpoint.model or "", endpoint.models),
         endpoint.type,
         "streaming" if endpoint.streaming else "",
     ]
-    return " · ".join(one_line(word) for word in words if word)
+    return " · ".join(one_line(part) for part in parts if part)
 
 
 def _with_more(first: str, others: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.adapters.report import joint_page as words
+from aiperf_svc.adapters.report import joint_page
 from aiperf_svc.adapters.terminal.experiment_tables import print_experiment, print_scenarios
 from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import print_tables, print_text
@@ -34,9 +34,9 @@ def print_joint(joint: Joint, console: Console) -> None:
     for member in joint.members:
         style = {"valid": "green", "degraded": "yellow"}.get(member.verdict or "", "bold red")
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
-        line.append(one_line(words.outcome(member)), style)
+        line.append(one_line(joint_page.outcome(member)), style)
         print_text(console, line)
-    for text in (words.start(joint), *joint.notes, words.how(joint)):
+    for text in (joint_page.start(joint), *joint.notes, joint_page.joining_text(joint)):
         if text:
             print_text(console, text, style="dim")
 
@@ -57,10 +57,10 @@ def print_joint_experiment(joint: JointExperiment, folder: Path, console: Consol
     for member in joint.members:
         style = "" if member.state == DONE else "bold red"
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
-        line.append(one_line(words.end(member)), style)
+        line.append(one_line(joint_page.end(member)), style)
         print_text(console, line)
-    how = words.HOW if joint.has_total else words.NO_TOTAL
-    for text in (words.starts(joint), *joint.notes, how):
+    method_text = joint_page.JOINING_TEXT if joint.has_total else joint_page.NO_TOTAL
+    for text in (joint_page.starts(joint), *joint.notes, method_text):
         if text:
             print_text(console, text, style="dim")
 
@@ -71,19 +71,19 @@ def joint_tables(joint: Joint, width: int) -> list[Table]:
     found = [row.shown for row in rows(joint, is_short=True)]
     names, units = [one_line(row.name) for row in found], [one_line(row.unit) for row in found]
     columns = [
-        (one_line(member.name), [number(row.values[place]) for row in found])
-        for place, member in enumerate(joint.members)
+        (one_line(member.name), [number(row.values[index]) for row in found])
+        for index, member in enumerate(joint.members)
     ]
     if joint.total:
         columns.append(("total", [number(row.total) for row in found]))
-    least = max(map(len, names), default=0) + max(map(len, units), default=0) + 2 * GAP
+    min_width = max(map(len, names), default=0) + max(map(len, units), default=0) + 2 * GAP
     groups: list[list[tuple[str, list[str]]]] = []
     room = 0
     for title, cells in columns:
         taken = max(min(len(title), WIDEST_NAME), *map(len, cells)) + GAP
         if not groups or taken > room:
             groups.append([])
-            room = width - least
+            room = width - min_width
         groups[-1].append((title, cells))
         room -= taken
     return [_table(names, group, units) for group in groups]

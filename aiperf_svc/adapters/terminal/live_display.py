@@ -51,7 +51,7 @@ BAR_WIDTH = 40
 INDENT = (0, 0, 0, 2)
 GAP = 2
 """Spaces between two numbers."""
-LEAST = (20, 17, 17, 0)
+MIN_WIDTHS = (20, 17, 17, 0)
 """Widths of the columns of numbers. They fit usual values, so the columns do not jump."""
 ROWS = 12
 """Maximum number of trials in the table of an experiment."""
@@ -227,7 +227,7 @@ def _objective(each: LiveObjective) -> Text:
 
 def _numbers(status: Status, width: int) -> RenderableType:
     """Return the counts and times of the load, in columns."""
-    of = f" of {status.requested_requests:,}" if status.requested_requests else ""
+    total = f" of {status.requested_requests:,}" if status.requested_requests else ""
     errors = Text(f"{status.errored:,}", style="bold red" if status.errored else "")
     workers = f"{status.workers:,}"
     if status.workers_lost:
@@ -235,7 +235,7 @@ def _numbers(status: Status, width: int) -> RenderableType:
     is_streaming = status.ttft_p50_ms is not None
     columns: tuple[tuple[tuple[str, str | Text], tuple[str, str | Text]], ...] = (
         (
-            ("requests", f"{status.completed:,}{of}"),
+            ("requests", f"{status.completed:,}{total}"),
             ("latency p50", milliseconds(status.latency_p50_ms)),
         ),
         (
@@ -256,7 +256,7 @@ def _numbers(status: Status, width: int) -> RenderableType:
         for row in zip(*columns, strict=True)
     )
     lengths = [max(a.cell_len, b.cell_len) for a, b in zip(above, below, strict=True)]
-    wide = map(max, lengths, LEAST)
+    wide = map(max, lengths, MIN_WIDTHS)
     if sum(wide) + GAP * len(lengths) <= width:
         return _grid([above, below])
     return _grid([above[:3], [above[3], *below[1:3]], [below[0], below[3]]])
@@ -264,8 +264,8 @@ def _numbers(status: Status, width: int) -> RenderableType:
 
 def _grid(rows: Sequence[Sequence[Text]]) -> RenderableType:
     table = Table.grid(padding=(0, GAP, 0, 0))
-    for least in LEAST[: len(rows[0])]:
-        table.add_column(no_wrap=True, min_width=least)
+    for min_width in MIN_WIDTHS[: len(rows[0])]:
+        table.add_column(no_wrap=True, min_width=min_width)
     for row in rows:
         table.add_row(*row)
     return Padding(table, INDENT)

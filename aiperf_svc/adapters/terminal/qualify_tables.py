@@ -58,14 +58,14 @@ def _nodes(found: Qualification) -> Table:
     rows: list[Sequence[str | Text]] = []
     for node in found.nodes:
         if node.node in shown:
-            of = {each.check: each for each in node.checks}
+            by_check = {each.check: each for each in node.checks}
             name, verdict = node.node, Text(node.verdict.value, _STYLES[node.verdict])
-            values = [number(of[info.check].value, per=per) for info, per, _ in infos]
+            values = [number(by_check[info.check].value, per=per) for info, per, _ in infos]
             rows.append([name, verdict, *values, "; ".join(filter(None, map(why, node.checks)))])
     has_passed = [node.verdict is Verdict.PASS for node in order[SHOWN_NODES:]]
-    for what, is_pass in (("did not pass", False), ("passed", True)):
+    for label, is_pass in (("did not pass", False), ("passed", True)):
         if count := has_passed.count(is_pass):
-            rows.append([f"… and {count:,} that {what}"])
+            rows.append([f"… and {count:,} that {label}"])
     return text_table(("node", "verdict", *heads, "why"), rows, texts=(0, 1, len(infos) + 2))
 
 

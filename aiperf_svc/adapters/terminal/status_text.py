@@ -63,8 +63,8 @@ def time_left(status: Status) -> str:
     if is_loading(status) and duration_s and status.in_flight:
         over_s = status.phase_elapsed_s - duration_s
         if over_s >= 0:
-            most = seconds(max(0.0, status.grace_s - over_s))
-            return f"draining: {status.in_flight:,} in flight, at most {most}"
+            remaining = seconds(max(0.0, status.grace_s - over_s))
+            return f"draining: {status.in_flight:,} in flight, at most {remaining}"
     left_s = remaining_s(status)
     return f"{seconds(left_s)} left" if left_s is not None else ""
 
@@ -108,9 +108,9 @@ def position(experiment: ExperimentStatus) -> str:
     """Describe the current trial, `trial 3 of 12`; if several run, the number of finished ones."""
     if not experiment.number and experiment.total:
         return f"{experiment.ended:,} of {experiment.total:,} trials"
-    of = f" of {experiment.total:,}" if experiment.total else ""
-    again = f", attempt {experiment.attempt}" if experiment.attempt > 1 else ""
-    return f"trial {experiment.number:,}{of}{again}"
+    total = f" of {experiment.total:,}" if experiment.total else ""
+    attempt = f", attempt {experiment.attempt}" if experiment.attempt > 1 else ""
+    return f"trial {experiment.number:,}{total}{attempt}"
 
 
 def trial_line(row: ShownTrial) -> str:

@@ -23,8 +23,8 @@ def text_table(
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=gap, title=title, title_justify="left"
     )
-    for place, name in enumerate(head):
-        justify: JustifyMethod = "left" if place in texts else "right"
+    for index, name in enumerate(head):
+        justify: JustifyMethod = "left" if index in texts else "right"
         table.add_column(
             Text(name) if isinstance(name, str) else name, justify=justify, overflow="fold"
         )

@@ -46,8 +46,8 @@ def print_tool_result(run: ToolResult, console: Console) -> None:
 def _title(run: ToolResult) -> str:
     nodes = dict.fromkeys(rank.node for rank in run.ranks if rank.node)
     where = ", ".join(nodes) if len(nodes) <= 3 else f"{len(nodes)} nodes"
-    words = [run.name, run.workload, ", ".join(run.tools), where]
-    return " · ".join(one_line(word) for word in words if word)
+    parts = [run.name, run.workload, ", ".join(run.tools), where]
+    return " · ".join(one_line(part) for part in parts if part)
 
 
 def _metrics(run: ToolResult) -> Table:
@@ -102,10 +102,10 @@ def _thinned(rows: list[list[str]]) -> list[list[str]]:
 def _print_failures(run: ToolResult, console: Console) -> None:
     failed = [step for step in run.steps if step.problem]
     for step in failed[:SHOWN_FAILURES]:
-        what = "failed and retried" if step.was_retried else "failed"
+        end = "failed and retried" if step.was_retried else "failed"
         style = "yellow" if step.was_retried else "bold red"
         repetition = f", repetition {step.repetition}" if step.repetition > 1 else ""
-        text = Text.assemble((f"✗ {step.name}{repetition} {what}: ", style), one_line(step.problem))
+        text = Text.assemble((f"✗ {step.name}{repetition} {end}: ", style), one_line(step.problem))
         console.print(indented(text, 2))
         console.print(indented(Text(f"raw/{step.folder}", style="dim"), 4))
     if len(failed) > SHOWN_FAILURES:

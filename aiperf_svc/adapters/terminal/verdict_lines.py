@@ -13,7 +13,7 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import exact, number, quantity
 from aiperf_svc.domain.shown_table import ShownTable
 
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Maximum number of rows in a table of results."""
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
@@ -63,11 +63,11 @@ def print_verdict(
 def print_tables(tables: Iterable[ShownTable], console: Console) -> None:
     """Print the tables that have rows, each with its notes."""
     for each in tables:
-        if shown := each.rows[:MOST_ROWS]:
+        if shown := each.rows[:MAX_ROWS]:
             found = text_table(each.columns, shown, title=each.title, texts=each.texts)
             console.print(found)
-        if len(each.rows) > MOST_ROWS:
-            print_text(console, f"{len(each.rows) - MOST_ROWS:,} more in report.html", style="dim")
+        if len(each.rows) > MAX_ROWS:
+            print_text(console, f"{len(each.rows) - MAX_ROWS:,} more in report.html", style="dim")
         for style, notes in (("dim", each.notes), ("bold red", each.alerts)):
             for note in notes:
                 print_text(console, one_line(note), style=style)

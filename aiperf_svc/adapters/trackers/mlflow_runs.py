@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 PARAMS_AT_ONCE: Final = 100
 METRICS_AT_ONCE: Final = 1_000
 """Limits of one request to MLflow."""
-LONGEST_NAME: Final = 250
-LONGEST_VALUE: Final = 6_000
+MAX_NAME_LENGTH: Final = 250
+MAX_VALUE_LENGTH: Final = 6_000
 """Maximum length of a parameter in MLflow."""
 _NOT_IN_NAMES: Final = re.compile(r"[^\w.\- ]")
 """Characters that MLflow refuses in the name of a parameter. Request bodies have keys such as
@@ -71,7 +71,7 @@ def _fill(client: "MlflowClient", run_id: str, finished: FinishedFolder, into: M
     from mlflow.entities import Metric, Param
 
     named = {
-        _NOT_IN_NAMES.sub("_", key)[:LONGEST_NAME]: value[:LONGEST_VALUE]
+        _NOT_IN_NAMES.sub("_", key)[:MAX_NAME_LENGTH]: value[:MAX_VALUE_LENGTH]
         for key, value in finished.params.items()
     }
     params = [Param(key, value) for key, value in named.items()]

@@ -70,7 +70,7 @@ class End(NamedTuple):
     folder: Path | None
     uploaded_to: str
     member: str = ""
-    """Target or cluster that was measured beside others."""
+    """Target or cluster, if several were measured together."""
 
 
 class DeliveredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,9 +152,9 @@ def delivery(end: End, artifacts: Artifacts) -> Delivery:
         except AiperfError as error:
             why = one_line(str(error))
     verdict = str(result.verdict) if result is not None and result.verdict is not None else None
-    words = [end.stack or end.name, end.state, *([f"verdict {verdict}"] if verdict else [])]
+    parts = [end.stack or end.name, end.state, *([f"verdict {verdict}"] if verdict else [])]
     lines = [
-        f"{', '.join(words)}, exit code {end.exit_code}" + (f": {reason}" if reason else ""),
+        f"{', '.join(parts)}, exit code {end.exit_code}" + (f": {reason}" if reason else ""),
         *([f"compared with {base}: {found.judgement}", *found.lines] if found is not None else []),
         *([f"not compared: {why}"] if why else []),
         *([f"results: {end.uploaded_to}"] if end.uploaded_to else []),

@@ -57,7 +57,7 @@ class Index:
         self.root = root.resolve()
         self._known: dict[str, tuple[int, Entry]] = {}
 
-    def look(self) -> list[Entry]:
+    def scan(self) -> list[Entry]:
         """Return all entries, the newest first."""
         known: dict[str, tuple[int, Entry]] = {}
         for file in _results(self.root):
@@ -78,7 +78,7 @@ class Index:
     def folder(self, id_: str) -> Path:
         """Return the folder of an entry. Raises FileNotFoundError for any other name."""
         if id_ not in self._known:
-            self.look()
+            self.scan()
         if id_ not in self._known:
             raise FileNotFoundError(id_)
         return self.root / id_

@@ -53,7 +53,7 @@ def list_page(root: Path, entries: Sequence[Entry]) -> bytes:
         depth=DEPTH,
         entries=entries,
         filters=filters,
-        most=MOST,
+        most=MAX_HISTORY_RUNS,
         when=lambda entry: history_views.when(entry.when_wall_ns) if entry.when_wall_ns else "",
         has_report=lambda entry: (root / entry.id / REPORT).is_file(),
     ).encode(errors="replace")
@@ -107,7 +107,7 @@ def error_page(text: str) -> bytes:
 
 
 HOST = "127.0.0.1"
-MOST = 200
+MAX_HISTORY_RUNS = 200
 """Maximum number of runs in a history."""
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
@@ -157,8 +157,8 @@ class Viewer:
     async def _guarded(
         self, request: web.Request, handler: Callable[[web.Request], object]
     ) -> web.StreamResponse:
-        given = request.path.split("/")[1].encode()
-        if not hmac.compare_digest(given, self._token.encode()):
+        received = request.path.split("/")[1].encode()
+        if not hmac.compare_digest(received, self._token.encode()):
             return web.Response(status=403, text="open the address that aiperf-svc view printed\n")
         try:
             response = await handler(request)  # type: ignore[misc]
@@ -175,7 +175,7 @@ class Viewer:
         return response
 
     async def _list(self, _request: web.Request) -> web.Response:
-        entries = await asyncio.to_thread(self._index.look)
+        entries = await asyncio.to_thread(self._index.scan)
         return await _page(list_page, self._index.root, entries)
 
     async def _chosen(
@@ -183,7 +183,7 @@ class Viewer:
     ) -> web.Response:
         """Render the folders of a request, oldest first: the list has the newest first. Raises
         FileNotFoundError."""
-        chosen = request.query.getall("run", [])[:MOST]
+        chosen = request.query.getall("run", [])[:MAX_HISTORY_RUNS]
         return await _page(render, [self._index.folder(each) for each in chosen][::-1])
 
     async def _file(self, request: web.Request) -> web.StreamResponse:

@@ -32,10 +32,10 @@ STEPS = (0.25, 0.5, 0.75)
 """Open-loop rates to try, as shares of one worker's closed-loop rate."""
 LAG_LIMIT_MS = 5.0
 """A worker sustains a rate if the p99 of its schedule lag stays below this."""
-LEAST_STEP = 0.25
+MIN_STEP = 0.25
 """Share of the closed-loop rate to assume if every step is late, as on busy cores."""
 TOKENS = 100
-LONGEST_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def calibrate(args: argparse.Namespace) -> int:
         worker_requests_per_s=worker,
         requests_per_s=whole,
         chunks_per_s=chunks,
-        worker_rate=max(calm, default=worker * LEAST_STEP),
+        worker_rate=max(calm, default=worker * MIN_STEP),
         connections=raise_fd_limit() - RESERVED_FDS,
         steps=tuple(steps),
     )
@@ -111,7 +111,7 @@ def _measure(url: str, load: tuple[str, ...]) -> dict[str, Any]:
         )
         try:
             done = subprocess.run(
-                command, capture_output=True, timeout=LONGEST_S, env=os.environ, check=False
+                command, capture_output=True, timeout=TIMEOUT_S, env=os.environ, check=False
             )
             found: dict[str, Any] = json.loads(done.stdout)["results"]
         except subprocess.TimeoutExpired as error:
@@ -119,8 +119,8 @@ def _measure(url: str, load: tuple[str, ...]) -> dict[str, Any]:
                 f"a short run took longer than {error.timeout:g} s; is the machine busy?"
             ) from error
         except (ValueError, KeyError) as error:
-            words = done.stderr.decode(errors="replace").strip()[-500:]
-            raise EnvironmentProblem(f"a short run gave no results: {words}") from error
+            text = done.stderr.decode(errors="replace").strip()[-500:]
+            raise EnvironmentProblem(f"a short run gave no results: {text}") from error
     if not found or not _rate(found):
         raise EnvironmentProblem("a short run completed no request; is the machine busy?")
     return found

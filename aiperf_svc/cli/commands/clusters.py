@@ -45,7 +45,7 @@ def check_cluster(args: argparse.Namespace) -> int:
     else:
         _print(report)
     if left is not None and not left.is_clean:
-        print("\n  ".join([f"left: {left.in_words}", *map(str, left.left)]), file=sys.stderr)
+        print("\n  ".join([f"left: {left.text}", *map(str, left.left)]), file=sys.stderr)
     return int(code)
 
 
@@ -149,8 +149,8 @@ def gc(args: argparse.Namespace) -> int:
         print("\n  ".join([f"left of {name}:", *left]), file=sys.stderr)
         if name in done.not_checked:
             types = count(len(done.not_checked[name]), "type")
-            words = f"{types} could not be listed and may hold more (--json names them)"
-            print(f"{name}: {words}", file=sys.stderr)
+            text = f"{types} could not be listed and may hold more (--json names them)"
+            print(f"{name}: {text}", file=sys.stderr)
     if args.json:
         content = {
             "exit_code": int(done.exit_code),

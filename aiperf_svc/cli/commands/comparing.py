@@ -139,7 +139,7 @@ def verify(args: argparse.Namespace) -> int:
         )
     rules: ModuleType = agentx if args.rules == agentx.NAME else mlperf_endpoints
     refuse_joint([args.folder])
-    points = read_points(find_runs([args.folder]), rules.least_duration_s)
+    points = read_points(find_runs([args.folder]), rules.min_duration_s)
     report: RulesReport = rules.verify(points, args.max_concurrency)
     print_found(report, print_report, as_json=args.json, width=WIDTH + 20)
     return int(ExitCode.OK if report.is_met else ExitCode.SLO_MISSED)

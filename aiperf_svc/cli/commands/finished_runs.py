@@ -68,7 +68,7 @@ def _write_junit(folder: Path, output: Path) -> int:
 
 def _write_for_others(args: argparse.Namespace) -> int:
     """Write each run in the format of another benchmark."""
-    given = read_facts(args.fact)
+    facts = read_facts(args.fact)
     folders = find_runs([args.folder])
     if args.output is not None and len(folders) > 1:
         raise ConfigError(f"--output: {args.folder} has {len(folders)} runs; expected one")
@@ -78,7 +78,7 @@ def _write_for_others(args: argparse.Namespace) -> int:
         if not isinstance(result, InferenceResult):
             raise ConfigError(f"{folder}: expected a run of an inference benchmark")
         provenance = read_provenance(folder)
-        setup = setup_of(provenance, given, gpus=result.value("gpu_count"))
+        setup = setup_of(provenance, facts, gpus=result.value("gpu_count"))
         needed: tuple[str, ...] = ()
         if args.llm_d:
             content, name = llmd_report.report_of(result, provenance, setup), llmd_report.NAME

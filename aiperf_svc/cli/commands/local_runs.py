@@ -18,7 +18,7 @@ from aiperf_svc.cli.checks import (
     local_problems,
     parallel_problems,
 )
-from aiperf_svc.cli.flag_config import Draft, read_flags, read_stack_draft, take_api_key
+from aiperf_svc.cli.flag_config import Draft, read_api_key_flag, read_flags, read_stack_draft
 from aiperf_svc.cli.options import run_options
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.problems import Problem
@@ -76,7 +76,7 @@ def measure(draft: Draft, args: argparse.Namespace, forks: ForkServer | None) ->
     `forks`; return the exit code. Raises ConfigError, and BenchmarkFailed if no server listens at
     the target."""
     options = run_options(args)
-    key = take_api_key(draft, args.api_key)
+    key = read_api_key_flag(draft, args.api_key)
     secrets = {} if key is None else {TARGET_KEY_ENV: key}
     config = draft.parse()
 
@@ -139,9 +139,9 @@ def _show(trials: CheckedTrials, args: argparse.Namespace, files: CheckedFiles) 
         lines = trial_lists.as_lines(config, members, lengths)
     shapes = expansion.shapes[expansion.first.name]
     if expansion.is_driven:
-        lines.append("one after the other, each with its own processes")
+        lines.append("one after another, each with its own processes")
     elif len(shapes) > 1:
-        lines.append("one after the other, each with its own processes:")
+        lines.append("one after another, each with its own processes:")
         lines += [f"  {trial_lists.shape_title(shapes, number)}" for number in expansion.rounds]
     print(json.dumps(content, default=str) if args.json else "\n".join(lines))
     return int(ExitCode.OK)

@@ -72,18 +72,18 @@ def migrated(words: Sequence[str]) -> Migration:
     """Translate flags of AIPerf. Raises ConfigError for an unknown flag."""
     parser = load_parser("profile")
     known = {name for action in parser._actions for name in action.option_strings}
-    again = {
+    repeated = {
         name
         for action in parser._actions
         if isinstance(action, argparse._AppendAction) and action.nargs is None
         for name in action.option_strings
     }
     migration = Migration()
-    given = dict(_flags(words))
+    flags = dict(_flags(words))
     for flag, values in _flags(words):
         name, _, _ = flag.partition("=")
         advice = advice_for(name)
-        if name in again and len(values) > 1:
+        if name in repeated and len(values) > 1:
             migration.arguments += [word for value in values for word in (flag, value)]
         elif name in known:
             migration.arguments += [flag, *values]
@@ -93,7 +93,7 @@ def migrated(words: Sequence[str]) -> Migration:
             is_missing = advice.kind == "none"
             found = migration.missing if is_missing else migration.notes
             found.append(f"{' '.join([flag, *values])}: {advice.text}")
-    _complete(migration, given)
+    _complete(migration, flags)
     _check(migration, parser)
     return migration
 
@@ -133,29 +133,29 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield flag, values
 
 
-def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
+def _complete(migration: Migration, flags: dict[str, list[str]]) -> None:
     """Add the defaults of AIPerf."""
-    model = next((given[name] for name in ("--model", "-m", "--model-names") if name in given), [])
-    if not {"--url", "-u"} & given.keys():
+    model = next((flags[name] for name in ("--model", "-m", "--model-names") if name in flags), [])
+    if not {"--url", "-u"} & flags.keys():
         migration.arguments += ["--url", DEFAULT_URL]
         migration.notes.append(f"--url {DEFAULT_URL}: AIPerf's default")
-    if "--request-rate-series" in given:
+    if "--request-rate-series" in flags:
         migration.notes.append(
             "--request-rate-series: the load ends with the last point; AIPerf continues at its rate"
         )
-    if not {"--tokenizer", "--use-server-token-count"} & given.keys() and "/" in "".join(model):
-        _complete_tokenizer(migration, model, is_needed="--apply-chat-template" in given)
-    kind = "".join(given.get("--custom-dataset-type", ()))
+    if not {"--tokenizer", "--use-server-token-count"} & flags.keys() and "/" in "".join(model):
+        _complete_tokenizer(migration, model, is_needed="--apply-chat-template" in flags)
+    kind = "".join(flags.get("--custom-dataset-type", ()))
     is_trace = kind.replace("-", "_") == "mooncake_trace"
-    is_replay = not _SCHEDULE.isdisjoint(given) or (is_trace and _LOADS.isdisjoint(given))
+    is_replay = not _SCHEDULE.isdisjoint(flags) or (is_trace and _LOADS.isdisjoint(flags))
     if is_trace and not is_replay:
         migration.notes.append(
             "--custom-dataset-type mooncake_trace: AIPerf sends rows at their own times; use "
             "--fixed-schedule instead of --concurrency or --request-rate for this"
         )
-    if is_replay or not _ENDS.isdisjoint(given):
+    if is_replay or not _ENDS.isdisjoint(flags):
         return
-    conversations = next((given[name] for name in _CONVERSATIONS if name in given), None)
+    conversations = next((flags[name] for name in _CONVERSATIONS if name in flags), None)
     if conversations:
         migration.arguments += ["--request-count", *conversations]
         migration.notes.append(

@@ -46,7 +46,7 @@ POD_COMMANDS = {
         "aiperf_svc.services.fan_out.collector:run_collector",
     ),
     "index": PodCommand(
-        "Run the trials of one shape of an experiment beside the server in the same pod, and send\n"
+        "Run the trials of one shape of an experiment in the pod of the server, and send\n"
         "their results to the collector.",
         "aiperf_svc.runner.job_index:run_index",
     ),
@@ -69,11 +69,11 @@ def run_pod_command(name: str, arguments: Sequence[str]) -> int:
     return run(args.what) if command.choices else run()
 
 
-def prepare_rank(what: str) -> int:
+def prepare_rank(action: str) -> int:
     """Prepare the pod of a rank; return the exit code."""
     from aiperf_svc.adapters.ranks import pod_setup
 
-    if what == "folder":
+    if action == "folder":
         pod_setup.make_rank_folder()
     else:
         pod_setup.set_mtu()

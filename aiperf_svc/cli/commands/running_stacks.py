@@ -41,7 +41,7 @@ def status(args: argparse.Namespace) -> int:
         if status.is_settled and status.results_ready and not stack.name:
             print(f"results: aiperf-svc results {args.stack}", flush=True)
 
-    async def look(stack: NamedStack) -> bool:
+    async def show_status(stack: NamedStack) -> bool:
         async with _attached(stack) as attached:
             status = await attached.client.status()
             show(stack, status)
@@ -52,7 +52,7 @@ def status(args: argparse.Namespace) -> int:
                     show(stack, status)
             return status.state == RunState.FAILED
 
-    failed, code = signals.run(in_each(stacks_of(args.stack, args), look))
+    failed, code = signals.run(in_each(stacks_of(args.stack, args), show_status))
     return int(ExitCode.BENCHMARK_FAILED if True in failed else code)
 
 

@@ -18,8 +18,10 @@ def profile(args: argparse.Namespace) -> int:
         from aiperf_svc.cli.commands import cluster_runs
 
         return cluster_runs.run_flags(args)
-    if given := _set_flags(args, "kubernetes_namespace", *CLUSTER_ONLY):
-        raise ConfigError(f"{given}: only for a run in a cluster; add --kubernetes or leave it out")
+    if refused := _set_flags(args, "kubernetes_namespace", *CLUSTER_ONLY):
+        raise ConfigError(
+            f"{refused}: only for a run in a cluster; add --kubernetes or leave it out"
+        )
     with fork_server.starting(is_needed=not args.dry_run) as forks:
         from aiperf_svc.cli.commands import local_runs
 
@@ -32,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
         from aiperf_svc.cli.commands import cluster_runs
 
         return cluster_runs.run_stack_file(args)
-    if given := _set_flags(args, *CLUSTER_ONLY):
-        raise ConfigError(f"{given}: only for a cluster; leave out --local or this flag")
+    if refused := _set_flags(args, *CLUSTER_ONLY):
+        raise ConfigError(f"{refused}: only for a cluster; leave out --local or this flag")
     with fork_server.starting(is_needed=not args.dry_run) as forks:
         from aiperf_svc.cli.commands import local_runs
 

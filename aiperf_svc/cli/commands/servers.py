@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 
-from aiperf_svc.adapters.host.collector import resume_collector
+from aiperf_svc.adapters.host.garbage_collection import resume_collection
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.mock_server import config
 from aiperf_svc.mock_server.processes import MockServerError, serve
@@ -12,7 +12,7 @@ from aiperf_svc.mock_server.processes import MockServerError, serve
 def mock_server(args: argparse.Namespace) -> int:
     """Serve until the process is stopped."""
     # The server collects garbage. A collector callback would lose a signal that arrives during it.
-    resume_collector()
+    resume_collection()
     try:
         serve(config.config_from_args(args))
     except config.MockServerConfigError as error:

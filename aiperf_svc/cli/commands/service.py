@@ -6,7 +6,7 @@ import os
 
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 from aiperf_svc.protocol.services import Service
 
 
@@ -17,11 +17,11 @@ def service(args: argparse.Namespace) -> int:
 
         args.names = become_ordered(args.forks)
 
-    given = args.names or [n for n in os.environ.get("AIPERF_SERVICE", "").split(",") if n]
-    if not given:
+    names = args.names or [n for n in os.environ.get("AIPERF_SERVICE", "").split(",") if n]
+    if not names:
         raise ConfigError("name a service, or set AIPERF_SERVICE")
     valid = [service.value for service in Service]
-    for name in given:
+    for name in names:
         if name not in valid:
             hint = did_you_mean(name, valid, f"expected {', '.join(valid)}")
             raise ConfigError(f"{name!r} is not a service{hint}")
@@ -29,7 +29,7 @@ def service(args: argparse.Namespace) -> int:
     from aiperf_svc.services.host import run_services
 
     try:
-        return run_services([Service(name) for name in given])
+        return run_services([Service(name) for name in names])
     except AiperfError:
         raise
     except Exception:

@@ -36,7 +36,7 @@ from aiperf_svc.runner.stack.members import (
     expand_requests,
     member_requests,
     several_lines,
-    whole_footprint,
+    total_footprint,
 )
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews import summary
@@ -65,7 +65,7 @@ def preview(args: argparse.Namespace) -> int:
 def _preview(request: StackRequest, args: argparse.Namespace) -> str:
     requests = member_requests(request, read_clusters(request.settings, str(args.config)))
     expansion = expand_requests(requests)
-    footprint = whole_footprint(requests, expansion)
+    footprint = total_footprint(requests, expansion)
     if args.json:
         found = previews.as_json(request) | {"footprint": footprint.as_json}
         return json.dumps(found, default=str)
@@ -115,9 +115,9 @@ async def _apply(request: StackRequest, objects: list[dict[str, object]]) -> lis
 
 def _check_settings(request: StackRequest) -> None:
     """Raise ConfigError for keys and files that exist only on a user's machine."""
-    given = request.settings.get("config", {})
+    settings = request.settings.get("config", {})
     for key in ("aiperf:clusters", "aiperf:kubeconfig", "aiperf:context"):
-        if key in given:
+        if key in settings:
             raise ConfigError(
                 f"{key}: a scheduled run uses the cluster and the ServiceAccount of its own pod; "
                 "leave the key out"
@@ -128,14 +128,14 @@ def _check_settings(request: StackRequest) -> None:
         if path and not Path(path).is_absolute():
             raise ConfigError(
                 f"deployment.target.from: {path!r} is a path of this machine, and the pod of the "
-                "runner has the stack's file alone; use a chart that is downloaded, or put the "
+                "runner has only the stack's file; use a chart that is downloaded, or put the "
                 "objects into the file (object)"
             )
 
 
 def _schedule(request: StackRequest, args: argparse.Namespace) -> Schedule:
     requests = member_requests(request)
-    footprint = whole_footprint(requests, expand_requests(requests))
+    footprint = total_footprint(requests, expand_requests(requests))
     plan, deployment = request.plan, request.config.deployment
     image = args.image or _runner_image(plan.deadline.image.name)
     try:

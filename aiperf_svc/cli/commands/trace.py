@@ -40,9 +40,9 @@ def trace(args: argparse.Namespace) -> int:
             f"--custom-dataset-type: {args.custom_dataset_type!r}: expected {', '.join(kinds)}"
         )
     for name in ("--isl-block-size", *TRACE_LIMITS):
-        given = getattr(args, name[2:].replace("-", "_"))
-        if given is not None and given < 1:
-            raise ConfigError(f"{name}: {given}: expected a number of at least 1")
+        value = getattr(args, name[2:].replace("-", "_"))
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}: {value}: expected a number of at least 1")
     block_size = args.isl_block_size or FORMATS[kind].block_size
     try:
         with (

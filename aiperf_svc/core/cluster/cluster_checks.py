@@ -32,8 +32,8 @@ def judge_nodes(nodes: Sequence[NodeFacts]) -> Check:
     if len(closed) == len(ready):
         return Check("nodes", "failed", "; ".join([summary, *notes]), "kubectl uncordon NODE")
     if notes:
-        words = "; ".join([summary, *notes])
-        return Check("nodes", "warning", words, "a stack uses the others; repair these")
+        detail = "; ".join([summary, *notes])
+        return Check("nodes", "warning", detail, "a stack uses the others; repair these")
     return Check("nodes", "ok", summary)
 
 
@@ -51,13 +51,13 @@ def judge_clocks(nodes: Sequence[NodeFacts]) -> Check:
     offsets. Times from a server or exporter whose clock is off are not used."""
     known = {each.name: each.clock_ahead_s for each in nodes if each.clock_ahead_s is not None}
     if not known:
-        words = "no ready node has a report with both its own time and the API server's"
-        return Check("clocks", "not checked", words)
+        detail = "no ready node has a report with both its own time and the API server's"
+        return Check("clocks", "not checked", detail)
     summary = f"{len(known)} of {len(nodes)} nodes"
     off = {name: ahead for name, ahead in known.items() if abs(ahead) > MAX_CLOCK_OFFSET_S}
     if off:
-        words = some([f"{name} is {_offset_text(ahead)}" for name, ahead in off.items()])
-        return Check("clocks", "warning", f"{words} the API server", "let NTP or PTP set them")
+        detail = some([f"{name} is {_offset_text(ahead)}" for name, ahead in off.items()])
+        return Check("clocks", "warning", f"{detail} the API server", "let NTP or PTP set them")
     worst = max(known.values(), key=abs)
     if abs(worst) <= 1:
         return Check("clocks", "ok", f"{summary} agree with the API server to a second")
@@ -157,8 +157,8 @@ def judge_exporters(
     if not exporters:
         if not with_gpus:
             return Check(EXPORTERS, "ok", "none, and no GPUs")
-        words = f"none runs on the {len(with_gpus)} nodes with GPUs"
-        return Check(EXPORTERS, "warning", words, "install dcgm-exporter: a run then reads it")
+        detail = f"none runs on the {len(with_gpus)} nodes with GPUs"
+        return Check(EXPORTERS, "warning", detail, "install dcgm-exporter: a run then reads it")
     summary = f"{len(exporters)} run, in {some(sorted({each.namespace for each in exporters}))}"
     failed = [
         f"{each.pod} on {each.node}: {pages[each.url].failure}"
@@ -166,14 +166,14 @@ def judge_exporters(
         if each.url in pages and pages[each.url].failure
     ]
     if failed:
-        words = f"{summary}; a pod cannot read {some(failed)}"
-        return Check(EXPORTERS, "warning", words, "allow pods of a stack to reach their port")
+        detail = f"{summary}; a pod cannot read {some(failed)}"
+        return Check(EXPORTERS, "warning", detail, "allow pods of a stack to reach their port")
     read = [pages[each.url] for each in exporters if each.url in pages]
     if read:
         summary += f"; a pod reads them: {sum(page.gpus for page in read)} GPUs"
     if missing := sorted(with_gpus - covered):
-        words = f"{summary}; none on {some(missing)}"
-        return Check(EXPORTERS, "warning", words, "let it run on all nodes with GPUs")
+        detail = f"{summary}; none on {some(missing)}"
+        return Check(EXPORTERS, "warning", detail, "let it run on all nodes with GPUs")
     return Check(EXPORTERS, "ok", summary)
 
 
@@ -201,13 +201,13 @@ def judge_policies(result: ProbeResult) -> Check:
     if result.not_tried:
         return Check(POLICIES, "not checked", result.not_tried)
     if result.allowed:
-        words = f"a pod cannot reach another pod of its namespace at all: {result.allowed}"
+        detail = f"a pod cannot reach another pod of its namespace at all: {result.allowed}"
         return Check(
-            POLICIES, "failed", words, "look at the cluster's own policies and its network"
+            POLICIES, "failed", detail, "look at the cluster's own policies and its network"
         )
     if result.forbidden:
-        words = f"enforced: what a policy forbids has failed ({result.forbidden})"
-        return Check(POLICIES, "ok", words)
+        detail = f"enforced: what a policy forbids has failed ({result.forbidden})"
+        return Check(POLICIES, "ok", detail)
     return Check(
         POLICIES,
         "warning",

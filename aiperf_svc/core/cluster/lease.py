@@ -89,7 +89,7 @@ class StackLease(msgspec.Struct, frozen=True, kw_only=True):
         return now < last + timedelta(seconds=ALIVE_S)
 
     @property
-    def holder_in_words(self) -> str:
+    def holder_text(self) -> str:
         """Describe the process that works on the stack or, without one, the owner."""
         known = parse_holder(self.holder)
         return str(known) if known else self.holder or self.owner or "an unknown process"
@@ -154,13 +154,13 @@ def use_of(
     return Use.ALIVE if not is_own and lease.is_alive(now) else Use.FREE
 
 
-def in_words(lease: StackLease, use: Use, now: datetime) -> str:
+def describe_holder(lease: StackLease, use: Use, now: datetime) -> str:
     """Describe the use of a stack and its user."""
     run = f" (run {lease.run_id})" if lease.run_id else ""
     where = f"stack {lease.stack} in namespace {lease.namespace}{run}"
     if use is Use.HELD and lease.renewed is not None:
         ago_s = max(0.0, (now - lease.renewed).total_seconds())
-        return f"{lease.holder_in_words} works on {where}, and renewed its Lease {ago_s:.0f} s ago"
+        return f"{lease.holder_text} works on {where}, and renewed its Lease {ago_s:.0f} s ago"
     return (
         f"{where} belongs to {lease.owner or 'an unknown owner'}: this machine has no record or "
         "state of it, and it is within its time to live"

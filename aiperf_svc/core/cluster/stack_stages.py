@@ -72,13 +72,13 @@ class StackLifecycle:
     has_part_failed: bool = False
     """A stage of the current part failed."""
     is_suspect: bool = False
-    """A pod of the stack died while the run continued, so the cluster has evidence to save."""
+    """A pod of the stack died while the run continued, so evidence must be saved."""
     was_interrupted: bool = False
     """The user interrupted a stage."""
     has_only_copy: bool = False
     """The results exist only in the stack, which stays until they are fetched."""
     is_lost: bool = False
-    """Another user has taken over the stack: no other part starts, and nothing is kept."""
+    """Another user has taken over the stack: no more parts start, and the stack is not kept."""
     is_in_use: bool = False
     """Another process took over the stack from this one, so the stack remains."""
     is_kept: bool = False
@@ -105,10 +105,10 @@ class StackLifecycle:
     def _next(self, result: StageResult, interrupts: int) -> Stage:
         stage = self.stage
         if stage in (Stage.PREFLIGHT, Stage.PREVIEW):
-            is_on = result is StageResult.DONE and interrupts == 0
-            if is_on and not self.has_parts:
+            continues = result is StageResult.DONE and interrupts == 0
+            if continues and not self.has_parts:
                 return Stage.DESTROY
-            return AFTER[stage] if is_on else Stage.FINISHED
+            return AFTER[stage] if continues else Stage.FINISHED
         if stage is Stage.DESTROY and result is StageResult.DECLINED:
             self.is_kept = self.is_in_use = True
             return Stage.FINISHED
@@ -124,8 +124,8 @@ class StackLifecycle:
         interrupt_limit = 1 if stage is Stage.UP else 2
         if stage in AFTER and result is StageResult.DONE and interrupts < interrupt_limit:
             return AFTER[stage]
-        is_to_see = self.has_part_failed or self.is_suspect
-        if stage is Stage.COLLECT and is_to_see and interrupts < 2:
+        has_evidence = self.has_part_failed or self.is_suspect
+        if stage is Stage.COLLECT and has_evidence and interrupts < 2:
             return Stage.EVIDENCE
         return self._teardown()
 
@@ -146,7 +146,7 @@ class StackLifecycle:
         self.has_part_failed = self.is_suspect = self.is_kept = False
 
     def stop(self) -> None:
-        """Keep nothing: the user has interrupted the session after a part."""
+        """Give up a kept stack, because the user interrupted the session after a part."""
         if self.is_kept and not self.is_in_use:
             self.is_kept, self.was_interrupted, self.stage = False, True, Stage.DESTROY
 
@@ -159,9 +159,9 @@ class StackLifecycle:
         self.has_part_failed = True
 
     def _teardown(self) -> Stage:
-        wants = self.keep or self.has_only_copy
-        wants = wants or (self.keep_on_failure and self.failed_in is not None)
-        if self.is_in_use or (wants and not self.was_interrupted and not self.is_lost):
+        should_keep = self.keep or self.has_only_copy
+        should_keep = should_keep or (self.keep_on_failure and self.failed_in is not None)
+        if self.is_in_use or (should_keep and not self.was_interrupted and not self.is_lost):
             self.is_kept = True
             return Stage.FINISHED
         return Stage.DESTROY

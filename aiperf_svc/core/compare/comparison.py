@@ -32,7 +32,7 @@ from aiperf_svc.core.verdict.check_result import UNFINISHED, Severity, is_failur
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.number_text import count
 
-LEAST_RUNS = 3
+MIN_RUNS = 3
 """Minimum runs per side to judge differences."""
 FLOORS = {"p50": 11, "p90": 64, "p95": 130, "p99": 662, "p99_9": 6636}
 """Minimum requests of a run for a percentile. With fewer, no value of the sample bounds it with 99%
@@ -238,7 +238,7 @@ def refuse_other_units(runs: Sequence[MeasuredRun], keys: Collection[RowKey]) ->
                 better = f", {info.better} is better" if info.better else ""
                 found.setdefault(f"in {info.unit or 'no unit'}{better}", run.folder)
         if len(found) > 1:
-            named = "; ".join(f"{what}: {folder}" for what, folder in found.items())
+            named = "; ".join(f"{name}: {folder}" for name, folder in found.items())
             raise Incomparable(f"{tag} is not the same metric everywhere: {named}")
 
 
@@ -324,7 +324,7 @@ def _row(
 ) -> ComparisonRow:
     values = [[run.values[key] for run in side if key in run.values] for side in sides]
     missing = _missing(key, sides)
-    is_judged = min(map(len, values)) >= LEAST_RUNS and not missing
+    is_judged = min(map(len, values)) >= MIN_RUNS and not missing
     base, new = ((_between if is_judged else _within)(side) for side in values)
     means = [fmean(each.value for each in side) for side in values]
     found = None if base is None or new is None else difference(base, new)
@@ -369,7 +369,7 @@ def _paired_row(
     pairs = [(fmean(of_sides[0][block]), fmean(of_sides[1][block])) for block in whole]
     found = paired_difference(pairs)
     missing = _missing(key, sides)
-    is_judged = found is not None and len(pairs) >= LEAST_RUNS and not missing
+    is_judged = found is not None and len(pairs) >= MIN_RUNS and not missing
     means = [fmean(pair[side] for pair in pairs) if pairs else 0.0 for side in (0, 1)]
     widths = [estimate([pair[side] for pair in pairs]) for side in (0, 1)]
     notes = []
@@ -378,7 +378,7 @@ def _paired_row(
     if missing:
         notes.append(_missing_note(key, missing))
     elif not is_judged:
-        notes.append(f"? fewer than {LEAST_RUNS} complete blocks: noise between blocks unknown")
+        notes.append(f"? fewer than {MIN_RUNS} complete blocks: noise between blocks unknown")
     notes += _few_requests(key, sides)
     row = ComparisonRow(
         key=key,
@@ -445,11 +445,11 @@ def _within(values: Sequence[RunValue]) -> Estimate | None:
 
 def corrected(rows: Sequence[ComparisonRow], tolerance: float) -> list[ComparisonRow]:
     """Correct the rows for the number of gating rows, and judge them."""
-    gating = [place for place, row in enumerate(rows) if row.gates and row.adjusted_p is not None]
+    gating = [index for index, row in enumerate(rows) if row.gates and row.adjusted_p is not None]
     found = list(rows)
-    for place, p in zip(gating, holm([rows[place].p or 0.0 for place in gating]), strict=True):
-        row = replace(rows[place], adjusted_p=p)
-        found[place] = replace(row, word=_judge_row(row, tolerance))
+    for index, p in zip(gating, holm([rows[index].p or 0.0 for index in gating]), strict=True):
+        row = replace(rows[index], adjusted_p=p)
+        found[index] = replace(row, word=_judge_row(row, tolerance))
     return found
 
 
@@ -474,11 +474,11 @@ def direction(delta: float, info: MetricInfo) -> Word:
 def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -> Iterable[str]:
     if missing:
         yield _missing_note(key, missing)
-    elif min(map(len, values)) < LEAST_RUNS:
+    elif min(map(len, values)) < MIN_RUNS:
         if max(map(len, values)) == 1:
             yield (
                 "? single runs: run-to-run noise unknown; a judgement needs at least "
-                f"{LEAST_RUNS} runs on each side"
+                f"{MIN_RUNS} runs on each side"
             )
             if any(each.batches for side in values for each in side):
                 yield (
@@ -486,15 +486,15 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
                     "reach as far as the delta"
                 )
         else:
-            yield f"? fewer than {LEAST_RUNS} runs on a side: run-to-run noise unknown"
+            yield f"? fewer than {MIN_RUNS} runs on a side: run-to-run noise unknown"
 
 
 def _few_requests(key: RowKey, sides: Sequence[Sequence[MeasuredRun]]) -> Iterable[str]:
     floor = FLOORS.get(key.stat, 0)
-    least = min(run.values[key].count for side in sides for run in side if key in run.values)
-    if 0 < least < floor:
+    min_count = min(run.values[key].count for side in sides for run in side if key in run.values)
+    if 0 < min_count < floor:
         name = key.stat.replace("_", ".")
-        yield f"the {name} needs {floor:,} requests in each run; the smallest run has {least:,}"
+        yield f"the {name} needs {floor:,} requests in each run; the smallest run has {min_count:,}"
 
 
 def _side(runs: Sequence[MeasuredRun]) -> Side:

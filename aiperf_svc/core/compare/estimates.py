@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.compare import student
-from aiperf_svc.core.results.slo_results import BATCHES, LEAST_IN_BATCH
+from aiperf_svc.core.results.slo_results import BATCHES, MIN_BATCH_SIZE
 from aiperf_svc.core.stats.percentiles import quantile
 from aiperf_svc.domain.metric_formulas import Floats
 
@@ -117,12 +117,12 @@ def batch_quantiles(
     """Return the quantiles of `values` in each of `BATCHES` equal spans of time, a tuple for each
     of `shares`; empty tuples if a batch has too few values."""
     none: list[tuple[float, ...]] = [() for _ in shares]
-    if len(times) < BATCHES * LEAST_IN_BATCH:
+    if len(times) < BATCHES * MIN_BATCH_SIZE:
         return none
     first = int(times.min())
     span = int(times.max()) - first + 1
     batch = (times - first) * BATCHES // span
-    if np.bincount(batch, minlength=BATCHES).min() < LEAST_IN_BATCH:
+    if np.bincount(batch, minlength=BATCHES).min() < MIN_BATCH_SIZE:
         return none
     rows = [_quantiles(values[batch == each], shares) for each in range(BATCHES)]
     return list(zip(*rows, strict=True))

@@ -26,12 +26,12 @@ SIGNIFICANCE = 0.01
 """Share of series without a change in which one is found: false alarms."""
 ORDERS = 1999
 """Number of random orders; the smallest share they can resolve is 1/2000."""
-LEAST_PART = 4
+MIN_SIDE_RUNS = 4
 """Minimum runs on each side of a change. Of 4 and 4 runs, 1 order in 35 has the largest difference
 by chance, of 5 and 5 runs 1 in 126: a change is found with 5 runs on each side at the earliest."""
 _BLOCK = 1 << 22
 """Maximum values of random orders in memory."""
-_AT_ONCE = 200
+_MAX_ORDERS = 200
 """Maximum random orders between two checks of whether a change can still be found."""
 
 
@@ -100,7 +100,7 @@ def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> Hi
         info=info,
         tolerance=tolerance,
         runs=tuple(
-            _run(run, used[place - 1] if place else run, key) for place, run in enumerate(used)
+            _run(run, used[index - 1] if index else run, key) for index, run in enumerate(used)
         ),
         levels=tuple(levels),
         changes=tuple(changes),
@@ -139,7 +139,7 @@ def change_points(values: Sequence[float]) -> dict[int, float]:
 
 def _split(values: Floats, generator: np.random.Generator) -> tuple[int, float] | None:
     count = len(values)
-    if count < 2 * LEAST_PART:
+    if count < 2 * MIN_SIDE_RUNS:
         return None
     ranks = _ranks(values)
     ranks -= ranks.mean()
@@ -147,22 +147,22 @@ def _split(values: Floats, generator: np.random.Generator) -> tuple[int, float] 
     best = int(scores.argmax())
     larger, remaining = 0, ORDERS
     while remaining:
-        some = min(remaining, _AT_ONCE, max(1, _BLOCK // count))
+        some = min(remaining, _MAX_ORDERS, max(1, _BLOCK // count))
         orders = generator.permuted(np.broadcast_to(ranks, (some, count)), axis=1)
         larger += int((_scores(orders).max(axis=1) >= scores[best] - 1e-9).sum())
         remaining -= some
         p = (larger + 1) / (ORDERS + 1)
         if p >= SIGNIFICANCE:
             return None
-    return best + LEAST_PART, p
+    return best + MIN_SIDE_RUNS, p
 
 
 def _scores(ranks: Floats) -> Floats:
     """Return the statistic of each split, by row, for ranks around 0. The first split has
-    `LEAST_PART` values on its left."""
+    `MIN_SIDE_RUNS` values on its left."""
     count = ranks.shape[1]
-    sizes = np.arange(LEAST_PART, count - LEAST_PART + 1)
-    sums = np.abs(np.cumsum(ranks, axis=1)[:, LEAST_PART - 1 : count - LEAST_PART])
+    sizes = np.arange(MIN_SIDE_RUNS, count - MIN_SIDE_RUNS + 1)
+    sums = np.abs(np.cumsum(ranks, axis=1)[:, MIN_SIDE_RUNS - 1 : count - MIN_SIDE_RUNS])
     found: Floats = sums / np.sqrt(sizes * (count - sizes) / count)
     return found
 

@@ -55,9 +55,9 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, MetricInfo]
     values: dict[RowKey, RunValue]
     questions: str = ""
-    """Checksum of the questions of its quality gate; empty without one."""
+    """Checksum of the questions of its quality gate; empty if it has none."""
     rule: str = ""
-    """Its steady-state rule in words; empty without one."""
+    """Its steady-state rule as text; empty if it has none."""
     headline: tuple[RowKey, ...]
     """Rows that are judged unless others are requested."""
     shifts: dict[str, dict[str, float]] = {}

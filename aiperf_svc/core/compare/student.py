@@ -13,9 +13,9 @@ _TINY = 1e-300
 _CLOSE = 1e-15
 _SMALL_STEP = 1e-12
 """Relative step size that ends the iteration. The next step would be about its square."""
-_MOST_STEPS = 1_000
+_MAX_STEPS = 1_000
 """Enough for any result below 1e300: far out, each step doubles it."""
-_MOST_TERMS = 10_000
+_MAX_TERMS = 10_000
 """Enough terms of the fraction for millions of degrees of freedom or of requests."""
 
 
@@ -35,7 +35,7 @@ def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     freedom.
     """
     t = 0.0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         step = (two_sided_p(t, freedom) - (1 - confidence)) / (2 * _density(t, freedom))
         t += step
         if step <= _SMALL_STEP * t:
@@ -64,7 +64,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 def _continued_fraction(a: float, b: float, x: float) -> float:
     above, below = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
     result = below
-    for m in range(1, _MOST_TERMS):
+    for m in range(1, _MAX_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):

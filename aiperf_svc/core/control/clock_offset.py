@@ -104,12 +104,12 @@ class OffsetInterval:
             # The mean rate since then and the current rate differ by half of the wander.
             wander = MAX_WANDER * elapsed / 2
             # Comparisons, because `max` and `min` would take most of a probe's time.
-            least = (lowest - high) / elapsed - wander
-            if least > slowest:
-                slowest = least
-            most = (highest - low) / elapsed + wander
-            if most < fastest:
-                fastest = most
+            lowest_rate = (lowest - high) / elapsed - wander
+            if lowest_rate > slowest:
+                slowest = lowest_rate
+            highest_rate = (highest - low) / elapsed + wander
+            if highest_rate < fastest:
+                fastest = highest_rate
         self._slowest, self._fastest = slowest, fastest
         if slowest > fastest:
             self._forget_rate()
@@ -157,7 +157,7 @@ class ClockHistory:
 MAX_SLEW = 500e-6
 """Fastest usual slewing of a wall clock (Linux's kernel discipline, ntpd; RFC 5905). The other
 end's wall clock is known at its last response and may have been slewed since."""
-LEAST_STEP_NS = 1_000_000
+MIN_STEP_NS = 1_000_000
 """Minimum difference, beyond slewing, that counts as setting the clock."""
 
 
@@ -201,7 +201,7 @@ class ClockOffset:
         if before is not None:
             moved = (reference.wall_ns - reference.raw_ns) - (before.wall_ns - before.raw_ns)
             slewed = MAX_SLEW * (reference.raw_ns - before.raw_ns)
-            if abs(moved) > slewed + LEAST_STEP_NS + reference.slack_ns + before.slack_ns:
+            if abs(moved) > slewed + MIN_STEP_NS + reference.slack_ns + before.slack_ns:
                 self._steps_ns += abs(moved)
         self._reference, self._sent_raw_ns = reference, sent_raw_ns
         self._interval.add(sent_raw_ns, received_raw_ns, reference.raw_ns, local.raw_ns)

@@ -14,7 +14,7 @@ from aiperf_svc.protocol.services import Service
 SILENCE_NS = 3_500_000_000
 """Maximum silence of a member. Heartbeats come every second, and a loss is declared within five
 seconds of the last one."""
-WAITING_WORKERS_A_CORE = 4.0
+WAITING_WORKERS_PER_CORE = 4.0
 """Workers per core above which each may be silent longer, since it waits for its turn."""
 CONTROL_SILENCE_NS = 30_000_000_000
 """Maximum silence of the five singletons, and of the record processors of a frozen roster if none
@@ -52,9 +52,9 @@ class _Entry(msgspec.Struct):
 class Roster:
     """The members of a run. `number` grows with every change that members must know."""
 
-    def __init__(self, expected: dict[Service, int], *, workers_a_core: float = 1.0) -> None:
+    def __init__(self, expected: dict[Service, int], *, workers_per_core: float = 1.0) -> None:
         self._expected = expected
-        self._silence_ns = round(SILENCE_NS * max(1.0, workers_a_core / WAITING_WORKERS_A_CORE))
+        self._silence_ns = round(SILENCE_NS * max(1.0, workers_per_core / WAITING_WORKERS_PER_CORE))
         self._entries: dict[str, _Entry] = {}
         self._counts = dict.fromkeys(expected, 0)
         self._are_ranks_due = False
@@ -171,13 +171,13 @@ class Roster:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return the instances that have not registered, in words: `worker (3 of 4)`."""
-        words = []
+        """Return the instances that have not registered, as text: `worker (3 of 4)`."""
+        missing = []
         for service, count in sorted(self._expected.items()):
             have = self._counts[service]
             if have < count:
-                words.append(f"{service.value} ({have} of {count})")
-        return tuple(words)
+                missing.append(f"{service.value} ({have} of {count})")
+        return tuple(missing)
 
     def _rank(self) -> None:
         self._are_ranks_due = False

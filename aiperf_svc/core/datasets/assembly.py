@@ -173,7 +173,7 @@ def assemble(
     source: Source,
     counter: TokenCounter | None,
 ) -> BuiltDataset:
-    """Return the finished dataset. The last prompts belong to the warmup alone.
+    """Return the finished dataset. The last prompts are only for the warmup.
 
     Raises DatasetError for prompts that the endpoint does not support, and without any prompt;
     ConfigError for `extra_inputs` that contradict the rest of the config.
@@ -193,9 +193,9 @@ def assemble(
 
 
 def _check_models(config: BenchmarkConfig, source: Source, entries: int) -> None:
-    asked = set(model_numbers(config, np.arange(entries)).tolist())
+    used = set(model_numbers(config, np.arange(entries)).tolist())
     for number, name in enumerate(config.endpoint.all_models):
-        if number not in asked:
+        if number not in used:
             raise DatasetError(
                 f"{source.name}: none of its {entries:,} entries is for the model {name!r}; each "
                 "entry asks for one model: give more entries, or fewer models"
@@ -294,10 +294,10 @@ def _with_output_lengths(
     turns = [turn for entry in entries for turn in entry.turns]
     lengths: list[int | None] = [None] * len(turns) if drawn is None else [*drawn.tolist()]
     if counter is not None:
-        with_response = [place for place, turn in enumerate(turns) if turn.response]
-        counts = counter.count_batch([turns[place].response for place in with_response])
-        for place, count in zip(with_response, counts, strict=True):
-            lengths[place] = max(1, count)
+        with_response = [index for index, turn in enumerate(turns) if turn.response]
+        counts = counter.count_batch([turns[index].response for index in with_response])
+        for index, count in zip(with_response, counts, strict=True):
+            lengths[index] = max(1, count)
     finished = iter(map(_with_output_length, turns, lengths))
     return [
         msgspec.structs.replace(entry, turns=tuple(next(finished) for _ in entry.turns))
@@ -397,22 +397,22 @@ def _turns_of(
     results: list[tuple[bytes, ...]] = [()] * len(prompts)
     recorded = [b""] * len(prompts)
     written = [(*turn.prompt.messages, *turn.recorded) for turn in entry.turns]
-    for place, messages in enumerate(written, start=1):
+    for index, messages in enumerate(written, start=1):
         if any(each.get("role") in ("tool", "assistant") for each in messages) and (
             problem := message_problem(messages)
         ):
-            raise ValueError(f"turn {place}: {problem}")
+            raise ValueError(f"turn {index}: {problem}")
     if history == "live":
-        for place, prompt in enumerate(prompts[1:], start=1):
-            if not entry.turns[place].is_whole:
-                prompts[place], results[place] = split_results(prompt, api)
+        for index, prompt in enumerate(prompts[1:], start=1):
+            if not entry.turns[index].is_whole:
+                prompts[index], results[index] = split_results(prompt, api)
     else:
-        for place, turn in enumerate(entry.turns[:-1]):
+        for index, turn in enumerate(entry.turns[:-1]):
             if not turn.recorded:
                 raise ValueError(
-                    f"turn {place + 1} has no recorded response, and dataset.history is recorded"
+                    f"turn {index + 1} has no recorded response, and dataset.history is recorded"
                 )
-            recorded[place] = api.render_messages(turn.recorded)
+            recorded[index] = api.render_messages(turn.recorded)
     if entry.turns[0].is_whole:
         # A complete request takes nothing from earlier ones, such as their system prompts.
         bodies = [body for prompt in prompts for body in api.render([prompt], options)]

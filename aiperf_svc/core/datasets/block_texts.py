@@ -60,7 +60,7 @@ class BlockTexts:
     def texts(self, rows: Sequence[tuple[int, Sequence[int], int]]) -> list[str]:
         """Return the text of each row `(number, hash ids, tokens)`, with exactly that many tokens.
 
-        Tokens beyond the blocks of the hash ids belong to the row alone. Raises DatasetError if the
+        Tokens beyond the blocks of the hash ids belong only to the row. Raises DatasetError if the
         tokenizer cannot make a text of a length.
         """
         texts = [self._text(number, ids, length) for number, ids, length in rows]
@@ -172,7 +172,7 @@ def drawn_words(key: int, names: NDArray[np.uint64], count: int) -> NDArray[np.i
 def _fillings(costs: NDArray[np.int64]) -> list[tuple[int, ...] | None]:
     """Return for each number of tokens the words that add up to it; None if no words
     do."""
-    word_of = {int(cost): place for place, cost in enumerate(costs)}
+    word_of = {int(cost): index for index, cost in enumerate(costs)}
     fillings: list[tuple[int, ...] | None] = [()]
     for size in range(1, _FILL_COSTS * int(costs.max()) + 1):
         found = None

@@ -44,8 +44,8 @@ def with_markers(
     for entry, number in zip(entries, numbers, strict=True):
         marker = marker_of(config.prompt_seed, number) if markers is None else markers.placeholder
         turns = tuple(
-            _marked(turn, marker, target, counter) if turn.is_whole or not place else turn
-            for place, turn in enumerate(entry.turns)
+            _marked(turn, marker, target, counter) if turn.is_whole or not index else turn
+            for index, turn in enumerate(entry.turns)
         )
         marked.append(msgspec.structs.replace(entry, turns=turns))
     return marked
@@ -156,7 +156,7 @@ def _in_payload(prompt: Prompt, roles: Sequence[str], changed: Change) -> Json:
 def _in_messages(messages: Sequence[Any], roles: Sequence[str], changed: Change) -> list[Json]:
     """Return messages after changing the first with one of the roles, or else the first of
     all."""
-    having = [place for place, message in enumerate(messages) if message.get("role") in roles]
+    having = [index for index, message in enumerate(messages) if message.get("role") in roles]
     made = [dict(message) for message in messages]
     message = made[having[0] if having else 0]
     content = message.get("content")
@@ -164,8 +164,8 @@ def _in_messages(messages: Sequence[Any], roles: Sequence[str], changed: Change)
         message["content"] = changed(content)
     elif isinstance(content, list):
         message["content"] = parts = list(content)
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             if isinstance(part, dict) and isinstance(part.get("text"), str):
-                parts[place] = part | {"text": changed(part["text"])}
+                parts[index] = part | {"text": changed(part["text"])}
                 break
     return made

@@ -28,7 +28,7 @@ from typing import Literal
 import msgspec
 
 from aiperf_svc.core.datasets.base import MS_NS, Lines, Purpose, decoded, generator
-from aiperf_svc.core.datasets.fields import LONGEST_DELAY_MS
+from aiperf_svc.core.datasets.fields import MAX_DELAY_MS
 from aiperf_svc.core.datasets.session_trees import (
     Message,
     ResponseOf,
@@ -45,7 +45,7 @@ EXPECTED = (
     'an object such as {"session_id": "a", "turns": [{"messages": [{"role": "user", "content": '
     '"Hello"}], "spawns": ["b"]}]}'
 )
-LARGEST_SIGMA = 10.0
+MAX_SIGMA = 10.0
 """Maximum of a lognormal distribution, whose 84th percentile is then 22,000 medians."""
 _Mode = Literal["deltas_without_responses", "deltas_with_responses", "message_array_with_responses"]
 
@@ -199,12 +199,12 @@ def _problem(session: _Session) -> str:
         if (value := getattr(session, name)) is not None and (wrong := _delay_problem(name, value)):
             return wrong
     sigma = session.think_time_sigma
-    if sigma is not None and not 0 <= sigma <= LARGEST_SIGMA:
-        return f"`think_time_sigma` {sigma:g} is not between 0 and {LARGEST_SIGMA}"
+    if sigma is not None and not 0 <= sigma <= MAX_SIGMA:
+        return f"`think_time_sigma` {sigma:g} is not between 0 and {MAX_SIGMA}"
     if not session.orchestrator:
         names = ("rounds", "spawns", *times, "think_time_sigma")
-        if given := next((name for name in names if getattr(session, name)), ""):
-            return f"`{given}` is of an `orchestrator` only"
+        if member := next((name for name in names if getattr(session, name)), ""):
+            return f"`{member}` is of an `orchestrator` only"
         return "" if session.turns else "no `turns`"
     if session.turns or session.pre_session_spawns:
         return "an `orchestrator` has neither `turns` nor `pre_session_spawns`"
@@ -237,14 +237,14 @@ def _turn_problem(turn: _Turn, number: int, turns: int) -> str:
         if join is not None and join <= number:
             return f"`join_at` {join} is before the spawn; expected a later turn"
         if join is not None and join >= turns:
-            return f"`join_at` {join}: the session has {turns} turns, from 0 on"
+            return f"`join_at` {join}: the session has {turns} turns, starting at 0"
     return ""
 
 
 def _delay_problem(name: str, delay_ms: float) -> str:
-    if 0 <= delay_ms <= LONGEST_DELAY_MS:
+    if 0 <= delay_ms <= MAX_DELAY_MS:
         return ""
-    return f"`{name}` {delay_ms:g} is not between 0 and {LONGEST_DELAY_MS:,.0f} milliseconds"
+    return f"`{name}` {delay_ms:g} is not between 0 and {MAX_DELAY_MS:,.0f} milliseconds"
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -354,4 +354,4 @@ def _think_ms(session: _Session, each: _Round, stream: int, number: int, seed: i
     rng = generator(seed, Purpose.DELAYS, name, stream, number)
     drawn = median * math.exp(session.think_time_sigma * float(rng.standard_normal()))
     low, high = session.think_time_min_ms or 0.0, session.think_time_max_ms
-    return max(low, min(drawn, LONGEST_DELAY_MS if high is None else high))
+    return max(low, min(drawn, MAX_DELAY_MS if high is None else high))

@@ -25,7 +25,7 @@ from aiperf_svc.core.datasets.base import MS_NS, PromptTurn
 from aiperf_svc.core.endpoints.base import Media, Prompt
 from aiperf_svc.domain.json_objects import Json
 
-LONGEST_DELAY_MS = 86_400_000.0
+MAX_DELAY_MS = 86_400_000.0
 
 
 class NamedTexts(msgspec.Struct):
@@ -69,7 +69,7 @@ PROMPT_MEMBERS = "one of text, prompt, texts, query (with passages), messages or
 
 
 def turn_of(fields: TurnFields) -> PromptTurn:
-    """Return the turn that `fields` describe. Raises ValueError that says what is wrong."""
+    """Return the turn that `fields` describe. Raises ValueError with the problem."""
     videos = [name for name in ("video", "videos") if getattr(fields, name)]
     if videos:
         raise ValueError(f"`{videos[0]}` is not supported")
@@ -125,16 +125,16 @@ def _passages(fields: TurnFields) -> tuple[str, ...]:
 
 def _texts(fields: TurnFields) -> tuple[str, ...]:
     names = ("text", "prompt", "content", "texts", "query", "messages", "payload")
-    given = [name for name in names if getattr(fields, name) is not None]
-    if not given and (fields.image or fields.images or fields.audio or fields.audios):
+    members = [name for name in names if getattr(fields, name) is not None]
+    if not members and (fields.image or fields.images or fields.audio or fields.audios):
         return ()
-    if len(given) != 1:
-        found = " and ".join(f"`{name}`" for name in given) or "none"
+    if len(members) != 1:
+        found = " and ".join(f"`{name}`" for name in members) or "none"
         raise ValueError(f"needs exactly one prompt, found {found}")
-    value = getattr(fields, given[0])
-    if not value or (given[0] == "texts" and not all(value)):
-        raise ValueError(f"`{given[0]}` is empty")
-    if given[0] == "texts":
+    value = getattr(fields, members[0])
+    if not value or (members[0] == "texts" and not all(value)):
+        raise ValueError(f"`{members[0]}` is empty")
+    if members[0] == "texts":
         return tuple(value)
     return (value,) if isinstance(value, str) else ()
 
@@ -160,6 +160,6 @@ def output_tokens(fields: TurnFields) -> int | None:
 
 def delay_ns(delay_ms: float) -> int:
     """Return a delay in nanoseconds. Raises ValueError if it is negative or over a day."""
-    if not 0 <= delay_ms <= LONGEST_DELAY_MS:
+    if not 0 <= delay_ms <= MAX_DELAY_MS:
         raise ValueError(f"`delay` {delay_ms:g} is not between 0 and 86,400,000 milliseconds")
     return round(delay_ms * MS_NS)

@@ -65,7 +65,7 @@ def _written(picture: "Image", *, is_jpeg: bool) -> bytes:
     return file.getvalue()
 
 
-MOST_BYTES = 2 * 2**30
+MAX_BYTES = 2 * 2**30
 """Maximum bytes of pictures and sounds of synthetic prompts, which are held in memory."""
 COMPRESSED_SHARE = 0.3
 """Maximum bytes of noise as JPEG or MP3 per raw byte: 0.20 to 0.25 as JPEG, and 0.10 to 0.27 as
@@ -299,10 +299,10 @@ def check_media_size(
         sound = _mean_size(folders.sounds)
     # In base64, four characters encode three bytes.
     size = turns * (images.number * picture + sounds.number * sound) * 4 / 3
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise DatasetError(
             f"dataset.entries: {turns:,} requests have {size / 2**30:,.1f} GiB of images and "
-            f"sounds; expected at most {MOST_BYTES / 2**30:g} GiB: give fewer entries or smaller "
+            f"sounds; expected at most {MAX_BYTES / 2**30:g} GiB: give fewer entries or smaller "
             "ones"
         )
 

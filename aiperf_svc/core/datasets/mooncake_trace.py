@@ -8,7 +8,7 @@ session_id      rows of one session are turns of one conversation; each has only
                 unless it has messages or a payload, which are complete
 delay           milliseconds after the previous response of the session
 tools           definitions of tools, beside messages; beside text_input without session_id
-extra           additional members of the request's body, beside messages or text_input
+extra           members of the request's body in addition to messages or text_input
 """
 
 from collections.abc import Iterator
@@ -78,9 +78,9 @@ def _written(row: _Row) -> Prompt | None:
         raise ValueError("`tools` and `extra` need `messages` or `text_input`")
     if row.input_length is not None and not is_written:
         return None
-    given = [name for name in _PROMPTS if getattr(row, name) is not None]
-    if len(given) != 1:
-        found = " and ".join(f"`{name}`" for name in given) or "none"
+    present = [name for name in _PROMPTS if getattr(row, name) is not None]
+    if len(present) != 1:
+        found = " and ".join(f"`{name}`" for name in present) or "none"
         raise ValueError(f"needs one of {', '.join(_PROMPTS)}, found {found}")
     if row.messages and (problem := message_problem(row.messages)):
         raise ValueError(problem)

@@ -65,7 +65,7 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
     if not written:
         raise ValueError("`turns` is empty")
     if len(written) > MAX_TURNS:
-        raise ValueError(f"{len(written):,} turns are over the most of {MAX_TURNS:,}")
+        raise ValueError(f"{len(written):,} turns: expected at most {MAX_TURNS:,}")
     turns: list[PromptTurn] = []
     before: list[Json] = []
     parts: list[PromptTurn] = []

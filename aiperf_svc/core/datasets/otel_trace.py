@@ -192,13 +192,13 @@ def _messages_of_parts(message: Mapping[str, Any]) -> list[Json]:
         elif kind in ("blob", "uri") and (url := _image_url(part)):
             content.append({"type": "image_url", "image_url": {"url": url}})
         elif kind in ("tool_call", "tool_use"):
-            given = part.get("arguments", part.get("input"))
-            arguments = given if isinstance(given, str) else _json(given or {})
+            value = part.get("arguments", part.get("input"))
+            arguments = value if isinstance(value, str) else _json(value or {})
             function = {"name": part.get("name"), "arguments": arguments}
             calls.append({"id": part.get("id"), "type": "function", "function": function})
         elif kind in ("tool_call_response", "tool_result"):
-            given = part.get("response", part.get("result", part.get("content")))
-            result = given if isinstance(given, str) else _json(given)
+            value = part.get("response", part.get("result", part.get("content")))
+            result = value if isinstance(value, str) else _json(value)
             call = part.get("id") or part.get("tool_use_id")
             results.append({"role": "tool", "tool_call_id": call, "content": result})
         else:

@@ -99,13 +99,13 @@ def _merged(parts: Sequence[TurnFields]) -> TurnFields:
     whole = [name for name in _COMPLETE for part in parts if getattr(part, name) is not None]
     if whole:
         raise ValueError(f"`{whole[0]}` is a whole prompt, which only a single pool can have")
-    given: dict[str, list[Any]] = {}
+    members: dict[str, list[Any]] = {}
     for part in parts:
         for name, value in msgspec.structs.asdict(part).items():
             if value is not None and name not in _NOT_DRAWN:
                 found = value if isinstance(value, list) else [value]
-                given.setdefault(_AS.get(name, name), []).extend(found)
-    return TurnFields(**{name: _value(name, values) for name, values in given.items()})
+                members.setdefault(_AS.get(name, name), []).extend(found)
+    return TurnFields(**{name: _value(name, values) for name, values in members.items()})
 
 
 def _value(name: str, values: list[Any]) -> Any:

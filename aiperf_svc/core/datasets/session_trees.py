@@ -18,7 +18,7 @@ from aiperf_svc.core.endpoints.history import is_arguments
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import PlannedRequest, Stream
 
-LONGEST_S: Final = 365 * 86_400.0
+MAX_TIME_S: Final = 365 * 86_400.0
 """Maximum recorded time within a tree. A longer time is probably in the wrong unit."""
 
 
@@ -38,7 +38,8 @@ class TreeRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     hash_ids: Sequence[int] = ()
     input_tokens: int = -1
-    """Recorded tokens of the prompt; -1: unknown. Tokens after the blocks are the request's own."""
+    """Recorded tokens of the prompt; -1: unknown. Only this request has the tokens after its
+    blocks."""
     output_tokens: int | None = None
     members: Mapping[str, Any] = {}
     """Additional members of the request's body, such as `tools`."""
@@ -59,7 +60,7 @@ class TracedTree(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens for each hash id."""
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """Maximum tokens of a request, its output included."""
         return max(each.input_tokens + (each.output_tokens or 0) for each in self.requests)
 
@@ -82,10 +83,10 @@ class Interval(msgspec.Struct, frozen=True):
 def recorded_order(intervals: Sequence[Interval]) -> list[PlannedRequest]:
     """Return which requests each request waits for. `intervals` are sorted by start.
 
-    Within a stream a request waits for the previous one. Of every other stream it waits for the
-    latest request that had ended when it started, unless another request it waits for had already
-    waited for that one. Overlapping requests do not wait for each other. This is the rule of
-    AIPerf's replay of agent traces (`timing/replay_dependencies.py` in 0.13).
+    A request waits for the previous request of its stream. In every other stream it waits for the
+    latest request that ended before it started, unless this dependency already follows from
+    another one. Overlapping requests do not wait for each other. This is the rule of AIPerf's
+    replay of agent traces (`timing/replay_dependencies.py` in 0.13).
     """
     plans: list[PlannedRequest] = []
     last: dict[int, int] = {}
@@ -128,7 +129,7 @@ def _had_ended(other: Interval, each: Interval) -> bool:
 
 
 def _without_implied(numbers: list[int], intervals: Sequence[Interval]) -> list[int]:
-    """Drop requests that had ended before another one of them started, which waited for them."""
+    """Drop requests that ended before the latest of these requests started. It depends on them."""
     if len(numbers) < 2:
         return numbers
     latest = max(numbers, key=lambda number: intervals[number].start_s)
@@ -157,15 +158,15 @@ def checked_tree(tree: TracedTree) -> TracedTree:
 
 def time_problem(name: str, value: float) -> str:
     """Return the problem of a recorded time in seconds; empty if there is none."""
-    if value != value or not 0 <= value <= LONGEST_S:
-        return f"`{name}` {value:g} is not between 0 and {LONGEST_S:,.0f} seconds"
+    if value != value or not 0 <= value <= MAX_TIME_S:
+        return f"`{name}` {value:g} is not between 0 and {MAX_TIME_S:,.0f} seconds"
     return ""
 
 
 def message_problem(messages: Sequence[Any]) -> str:
     """Return the problem of messages of the chat API; empty if there is none."""
-    for place, message in enumerate(messages):
-        name = f"messages[{place}]"
+    for index, message in enumerate(messages):
+        name = f"messages[{index}]"
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             return f"`{name}` has no `role`"
         role = message["role"]

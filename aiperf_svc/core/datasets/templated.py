@@ -152,8 +152,8 @@ def _settings(members: Mapping[str, Any]) -> tuple[Sequence[Any] | None, Mapping
 
 def _messages(prompt: Prompt) -> list[Mapping[str, Any]]:
     if prompt.payload is not None:
-        given = prompt.payload.get("messages") or prompt.payload.get("input")
-        found = given if isinstance(given, list) else [{"role": "user", "content": given}]
+        messages = prompt.payload.get("messages") or prompt.payload.get("input")
+        found = messages if isinstance(messages, list) else [{"role": "user", "content": messages}]
         system = prompt.payload.get("system") or prompt.payload.get("instructions")
         return [{"role": "system", "content": system}, *found] if system else found
     if prompt.messages:

@@ -33,8 +33,8 @@ def with_tool_results(
     stated = [
         tokens
         for entry in entries
-        for place, turn in enumerate(entry.turns)
-        for tokens in _wanted(turn, is_offered=is_offered and place > 0)
+        for index, turn in enumerate(entry.turns)
+        for tokens in _wanted(turn, is_offered=is_offered and index > 0)
     ]
     delayed = sum(_needs_delay(turn) for entry in entries for turn in entry.turns)
     if not stated and not delayed:
@@ -65,7 +65,7 @@ def with_tool_results(
         msgspec.structs.replace(
             entry,
             turns=tuple(
-                written(turn, is_later=place > 0) for place, turn in enumerate(entry.turns)
+                written(turn, is_later=index > 0) for index, turn in enumerate(entry.turns)
             ),
         )
         for entry in entries

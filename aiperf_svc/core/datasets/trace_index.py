@@ -20,7 +20,7 @@ Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 
 
-MOST_ROWS = 10_000_000
+MAX_ROWS = 10_000_000
 """Maximum rows in the index, which then takes about 1 GiB. Reading them takes a minute."""
 
 
@@ -111,8 +111,8 @@ def index_rows(
         is_full = limit is not None and count == limit
         if is_full and not sessions:
             break
-        if len(columns) == MOST_ROWS:
-            raise too_many_rows(row.place, f"over {MOST_ROWS:,}")
+        if len(columns) == MAX_ROWS:
+            raise too_many_rows(row.place, f"over {MAX_ROWS:,}")
         if not has_tokens(row):
             left_out += 1
             continue
@@ -131,7 +131,7 @@ def index_rows(
 def too_many_rows(place: str, number: str) -> DatasetError:
     """Return the error for a trace with too many rows for the index."""
     return DatasetError(
-        f"{place}: {number} rows, and at most {MOST_ROWS:,} are held; say how many are read: "
+        f"{place}: {number} rows, and at most {MAX_ROWS:,} are held; say how many are read: "
         "dataset.entries (--num-prompts), or load.fixed_schedule_end_offset"
     )
 

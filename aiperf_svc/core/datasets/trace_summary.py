@@ -141,7 +141,7 @@ class _Parts:
 
     @property
     def arrivals(self) -> Arrivals:
-        used = max((place for place, count in enumerate(self._counts) if count), default=0)
+        used = max((index for index, count in enumerate(self._counts) if count), default=0)
         return Arrivals(self._part_s, self._counts[: used + 1])
 
 

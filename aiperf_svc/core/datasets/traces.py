@@ -46,7 +46,7 @@ def checked(rows: Iterable[TraceRow], block_size: int) -> Iterator[TraceRow]:
             if not 0 <= row.timestamp < float("inf"):
                 raise DatasetError(
                     f"{row.place}: time {row.timestamp:g} is negative or no number; "
-                    "expected times from 0 on"
+                    "expected times of at least 0"
                 )
             if row.timestamp < latest:
                 raise DatasetError(
@@ -92,9 +92,10 @@ def _check_lengths(row: TraceRow, block_size: int) -> None:
         raise DatasetError(
             f"{row.place}: a response of {row.output_length:,} tokens; expected 0 to {2**31 - 1:,}"
         )
-    most = -(-row.input_length // block_size)
-    if row.written is None and len(row.hash_ids) > most:
+    max_blocks = -(-row.input_length // block_size)
+    if row.written is None and len(row.hash_ids) > max_blocks:
         raise DatasetError(
             f"{row.place}: {len(row.hash_ids):,} hash ids for {row.input_length:,} tokens, where "
-            f"blocks of {block_size:,} are {most:,}; set dataset.block_size to that of the trace"
+            f"blocks of {block_size:,} are {max_blocks:,}; set dataset.block_size to that of the "
+            "trace"
         )

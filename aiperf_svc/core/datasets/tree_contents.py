@@ -43,7 +43,7 @@ from aiperf_svc.protocol.messages.dataset import (
     Turn,
 )
 
-_PLACE: Final = "aiperf-svc-place-of-the-prompt"
+_PLACEHOLDER: Final = "aiperf-svc-place-of-the-prompt"
 _MASK: Final = 2**64 - 1
 _OWN: Final = 0x0E57_5EED_7EE5
 """Separates the words of single requests from those of hash ids."""
@@ -120,10 +120,10 @@ class TreeContents:
     def sends_ids(self) -> bool:
         return self._config.endpoint.prompt_token_ids
 
-    def inner(self, text: str, *, is_first: bool) -> bytes:
+    def encoded_text(self, text: str, *, is_first: bool) -> bytes:
         """Return the bytes of a text within a prompt: inside a JSON string, or as token ids."""
         if not self.sends_ids or self.counter is None:
-            return _inner(text)
+            return _json_text(text)
         ids = b",".join(b"%d" % each for each in self.counter.encode(text))
         return ids if is_first else b"," + ids
 
@@ -141,7 +141,7 @@ class TreeContents:
             self._texts[block_size] = BlockTexts(seed, block_size, self.counter)
         return self._texts[block_size]
 
-    def as_sent(self, request: TreeRequest, marker: str, place: str) -> TreeRequest:
+    def prepared(self, request: TreeRequest, marker: str, place: str) -> TreeRequest:
         """Return a request of messages with its marker, if any, and with tools, stop sequences and
         system texts where the API expects them. Raises DatasetError."""
         api, messages = CONVERSATIONS[self._config.endpoint.type], list(request.messages)
@@ -155,8 +155,8 @@ class TreeContents:
         if api.stop_key != "stop" and (stops := members.pop("stop", None)) and api.stop_key:
             members[api.stop_key] = [stops] if isinstance(stops, str) else stops
         if api.system_key:
-            system = [each for each in messages if _is_of_system(each)]
-            messages = [each for each in messages if not _is_of_system(each)]
+            system = [each for each in messages if _is_system(each)]
+            messages = [each for each in messages if not _is_system(each)]
             if not messages:
                 raise DatasetError(f"{place}: a prompt needs a message besides those of the system")
             if system:
@@ -228,11 +228,14 @@ class TreeContents:
         self, request: TreeRequest, output_tokens: int | None, options: Endpoint, place: str
     ) -> tuple[bytes, bytes, int]:
         if request.has_hash_ids:
-            prompt, around = Prompt(texts=(_PLACE,), output_tokens=output_tokens), _PLACE.encode()
+            prompt, around = (
+                Prompt(texts=(_PLACEHOLDER,), output_tokens=output_tokens),
+                _PLACEHOLDER.encode(),
+            )
             if self.sends_ids:
                 around = b'"%b"' % around
         else:
-            message = {"role": "user", "content": _PLACE}
+            message = {"role": "user", "content": _PLACEHOLDER}
             key = self._endpoint.prompt_key
             members = {name: each for name, each in request.members.items() if name != key}
             prompt = Prompt(payload={**members, key: [message]}, output_tokens=output_tokens)
@@ -278,7 +281,7 @@ class _TreeContent:
         output_tokens = contents.output_tokens(request, self._number, place)
         where = f"{self._tree.place}: request {place}"
         if not request.has_hash_ids:
-            request = contents.as_sent(request, self._marker, where)
+            request = contents.prepared(request, self._marker, where)
         frame = contents.frame(request, output_tokens, self._options, where)
         if request.has_hash_ids:
             numbers, tokens = self._block_body(request, place, frame)
@@ -301,7 +304,7 @@ class _TreeContent:
         texts = self._contents.texts(self._tree.block_size)
         before = [self.pieces.number(frame.head)]
         if self._marker:
-            before.append(self.pieces.number(_inner(f"{self._marker}\n\n")))
+            before.append(self.pieces.number(_json_text(f"{self._marker}\n\n")))
         numbers = before + self._block_numbers(texts, request, place)
         stream = request.plan.stream
         longest = self._longest.get(stream)
@@ -333,7 +336,7 @@ class _TreeContent:
             text = self._whole_texts.get(hash_id, "")
             if not text or is_first or size < self._tree.block_size:
                 text = texts.piece(self._chosen[hash_id], size, is_first=is_first)
-            inner = self._contents.inner(text, is_first=is_first)
+            inner = self._contents.encoded_text(text, is_first=is_first)
             number = self._blocks[key] = self.pieces.number(inner)
         return number
 
@@ -351,17 +354,17 @@ class _TreeContent:
     def _rest(self, texts: BlockTexts, place: int, size: int, *, is_first: bool) -> int:
         (chosen,) = drawn_words(self._key ^ _OWN, np.array([place], dtype=np.uint64), size)
         text = texts.piece(chosen, size, is_first=is_first)
-        return self.pieces.number(self._contents.inner(text, is_first=is_first))
+        return self.pieces.number(self._contents.encoded_text(text, is_first=is_first))
 
     def _message_body(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
         numbers = [self.pieces.number(frame.head)]
         system = self._contents.system_of(request)
         tokens = self._tokens_of(system) if system else 0
         runs = _runs(request.messages)
-        for place, run in enumerate(runs):
-            first, before = run[0], runs[place - 1][0] if place else None
+        for index, run in enumerate(runs):
+            first, before = run[0], runs[index - 1][0] if index else None
             if isinstance(first, ResponseOf):
-                following = runs[place + 1] if place + 1 < len(runs) else []
+                following = runs[index + 1] if index + 1 < len(runs) else []
                 results = [
                     self._contents.encoded_result(each)
                     for each in following
@@ -432,7 +435,7 @@ def _is_result(message: Message) -> bool:
     return not isinstance(message, ResponseOf) and message.get("role") == "tool"
 
 
-def _is_of_system(message: Message) -> bool:
+def _is_system(message: Message) -> bool:
     return not isinstance(message, ResponseOf) and message.get("role") in SYSTEM_ROLES
 
 
@@ -443,6 +446,6 @@ def _text_of(message: Any) -> str:
     return "".join(each for each in texts if isinstance(each, str))
 
 
-def _inner(text: str) -> bytes:
+def _json_text(text: str) -> bytes:
     """Return a text inside a JSON string."""
     return msgspec.json.encode(text)[1:-1]

@@ -166,12 +166,12 @@ class _Reader:
                 f"{each.input:,} tokens in and {each.output:,} out; expected 0 to "
                 f"{MAX_INPUT_TOKENS:,}",
             )
-        most = -(-each.input // self._block_size)
-        if len(each.hash_ids) > most:
+        max_blocks = -(-each.input // self._block_size)
+        if len(each.hash_ids) > max_blocks:
             raise self._error(
                 where,
                 f"{len(each.hash_ids):,} hash ids for {each.input:,} tokens, where blocks of "
-                f"{self._block_size:,} are {most:,}",
+                f"{self._block_size:,} are {max_blocks:,}",
             )
 
     def _error(self, where: str, wrong: str) -> DatasetError:

@@ -1,9 +1,9 @@
-"""Audio transcription (`/v1/audio/transcriptions`): uploads a sound and receives its text, streamed
-or not.
+"""Audio transcription (`/v1/audio/transcriptions`): uploads a recording and receives its text,
+streamed or not.
 
 There are two forms of streams: OpenAI's typed events, which end with `transcript.text.done`, and
-vLLM's, which equal those of chat completions. A sound without words has an empty text, so an empty
-response is a success.
+vLLM's, which equal those of chat completions. The text of a recording without speech is empty, so
+an empty response is a success.
 """
 
 import base64

@@ -38,7 +38,7 @@ SYSTEM_ROLES = ("system", "developer")
 MAX_CHOICES = 128
 """Maximum number of choices that are distinguished, which is OpenAI's own limit. Others count as
 the last one."""
-_LARGEST_COUNT = 2**31 - 1
+_MAX_COUNT = 2**31 - 1
 
 _MESSAGE_LIMIT = 500
 """Maximum stored characters of an error message: enough to recognise it, small in every
@@ -205,13 +205,13 @@ class Prompt(msgspec.Struct, frozen=True):
     system: str = ""
     """System prompt before `texts`, for APIs with messages."""
     media: tuple[Media, ...] = ()
-    """Pictures and sounds beside `texts`."""
+    """Pictures and sounds, in addition to `texts`."""
     role: str = "user"
     """Role of the message that `texts` become."""
     output_tokens: int | None = None
     """Output tokens, sent as the request's maximum."""
     members: Mapping[str, Any] = {}
-    """Additional members of the body beside `texts` or `messages`; `tools` as in the chat API."""
+    """Members of the body in addition to `texts` or `messages`; `tools` as in the chat API."""
 
     @property
     def body_members(self) -> Mapping[str, Any]:
@@ -367,8 +367,12 @@ def add_usage_and_error(delta: Delta, members: CommonMembers) -> None:
         add_reasoning_tokens(delta, stated, usage.total_tokens)
     metrics = None if members.metrics is None else _in_form(ServerMetrics, members.metrics)
     if metrics is not None and metrics.speculative_decoding is not None:
-        of = metrics.speculative_decoding
-        counts = (of.num_spec_steps, of.num_draft_tokens, of.num_accepted_draft_tokens)
+        decoding = metrics.speculative_decoding
+        counts = (
+            decoding.num_spec_steps,
+            decoding.num_draft_tokens,
+            decoding.num_accepted_draft_tokens,
+        )
         delta.drafts = Drafts(*map(count_of, counts))
     timings = None if members.timings is None else _in_form(Timings, members.timings)
     if timings is not None and timings.draft_n is not None:
@@ -406,9 +410,9 @@ def _add_cached(delta: Delta, usage: Usage) -> None:
     if delta.cached_tokens < 0:
         hit = usage.prompt_cache_hit_tokens
         delta.cached_tokens = count_of(usage.cached_tokens if hit is None else hit)
-        missed = count_of(usage.prompt_cache_miss_tokens)
-        if delta.prompt_tokens < 0 <= min(delta.cached_tokens, missed):
-            delta.prompt_tokens = count_of(delta.cached_tokens + missed)
+        cache_misses = count_of(usage.prompt_cache_miss_tokens)
+        if delta.prompt_tokens < 0 <= min(delta.cached_tokens, cache_misses):
+            delta.prompt_tokens = count_of(delta.cached_tokens + cache_misses)
 
 
 def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> None:
@@ -428,7 +432,7 @@ def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> No
             return
         delta.reasoning_tokens = reasoning = rest
     if reasoning > 0 and (reasoning > completion or reasoning == rest):
-        delta.completion_tokens = min(completion + reasoning, _LARGEST_COUNT)
+        delta.completion_tokens = min(completion + reasoning, _MAX_COUNT)
 
 
 def error_instead_of(members: str, data: bytes) -> str:
@@ -446,7 +450,7 @@ def count_of(stated: Count) -> int:
     """Return a reported count; -1 if it is missing or too large for a record."""
     if isinstance(stated, str):
         stated = _number_in(stated)
-    return int(stated) if stated is not None and 0 <= stated <= _LARGEST_COUNT else -1
+    return int(stated) if stated is not None and 0 <= stated <= _MAX_COUNT else -1
 
 
 def _number_in(text: str) -> float | None:
@@ -620,7 +624,7 @@ def requested_tokens(prompt: Prompt, body: Mapping[str, Any], *, prompts: int = 
         return -1
     length = next((body[key] for key in _MAXIMUM_KEYS if body.get(key)), None)
     number = length * _choices_of(body) * prompts if isinstance(length, int) else -1
-    return number if 0 < number <= _LARGEST_COUNT else -1
+    return number if 0 < number <= _MAX_COUNT else -1
 
 
 def choices_asked_for(options: config.Endpoint) -> int:

@@ -268,7 +268,7 @@ class _Parser:
         if not isinstance(choices, list) or len(choices) < 2:
             return ()
         texts = [self._choice({"choices": [choice]}) for choice in choices]
-        return tuple(Part(place, text) for place, text in enumerate(texts) if isinstance(text, str))
+        return tuple(Part(index, text) for index, text in enumerate(texts) if isinstance(text, str))
 
 
 def _is_chat(response: Any) -> bool:

@@ -79,11 +79,11 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     if not isinstance(text, str):
         raise ValueError("the huggingface_generate API takes one text, not several")
     others = {key: value for key, value in (prompt.payload or {}).items() if key != "stream"}
-    given = others.get("parameters") or {}
-    if not isinstance(given, dict):
+    custom = others.get("parameters") or {}
+    if not isinstance(custom, dict):
         raise ValueError("a payload of the huggingface_generate API needs an object `parameters`")
     # Without details, a response does not report its number of tokens.
-    parameters: Json = {"details": True, **given}
+    parameters: Json = {"details": True, **custom}
     if prompt.output_tokens:
         parameters.setdefault("max_new_tokens", prompt.output_tokens)
     parameters |= options.extra_inputs

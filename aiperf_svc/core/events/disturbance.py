@@ -87,7 +87,7 @@ GAP_BIN_NS = 10**6
 _BINS_PER_S = SECOND // GAP_BIN_NS
 SLOWER = 1.25
 """Without an SLO on first tokens, their limit is the baseline's p95 times this."""
-MOST_BINS = 600
+MAX_BINS = 600
 """Maximum bins of a plot. Their width is a whole number of seconds."""
 _TOKEN_COLUMNS = ("first_token_wall_ns", "second_token_wall_ns")
 _UNCONNECTED = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS)
@@ -131,7 +131,7 @@ class DisturbedLoad:
     clocks: ClockMap
     window: LoadWindow
     slo_ms: float | None
-    """SLO's limit for the first token; None without one."""
+    """SLO's limit for the first token; None if it has none."""
     is_good: Callable[[Chunk], Mask] | None
     """Selects completed requests within the SLO; None: those within the limit for the first
     token."""
@@ -318,7 +318,7 @@ class DisturbedLoad:
         limit_ms = next((each.limit_ms for each in events if each.judged_s), 0.0)
         if not length_s or not limit_ms:
             return None
-        width_s = int(-(-length_s // MOST_BINS))
+        width_s = int(-(-length_s // MAX_BINS))
         bins = max(1, int(-(-length_s // width_s)))
         rates = [np.zeros(bins, dtype=np.int64) for _ in range(3)]
         for chunk in map(exclude_abandoned, self.rows.chunks()):

@@ -40,8 +40,8 @@ class EarlyEndDetector:
         """`config` is the trial's, with the objectives of the search."""
         self._slo, self._load = config.slo, config.load
         share = search.condition()
-        self._least_good = share if isinstance(share, float) else None
-        self._most = most_requests(config) if search.maximize is None else None
+        self._min_good = share if isinstance(share, float) else None
+        self._most = max_requests(config) if search.maximize is None else None
         self._begin_ns = self._end_ns = 0
         self._found: tuple[ObjectiveBatches, ...] = ()
 
@@ -75,7 +75,7 @@ class EarlyEndDetector:
 
     def _breaks(self, best: ObjectiveBatches) -> bool:
         if best.metric == GOODPUT:
-            allowed = None if self._least_good is None else 1 - self._least_good
+            allowed = None if self._min_good is None else 1 - self._min_good
         else:
             allowed = allowed_share(best.stat, best.bound)
         if allowed is None:
@@ -94,7 +94,7 @@ class EarlyEndDetector:
         return is_held([one]) is False
 
 
-def most_requests(config: BenchmarkConfig) -> float | None:
+def max_requests(config: BenchmarkConfig) -> float | None:
     """Return the maximum number of requests of a load after its ramp; None if unknown."""
     load = config.load
     if load.request_rate is None or load.bursts or not load.duration or load.requests is not None:
@@ -117,11 +117,11 @@ def _sum(one: ObjectiveBatches, other: ObjectiveBatches) -> ObjectiveBatches:
 
 
 def _text(best: ObjectiveBatches) -> str:
-    beyond, most = f"{sum(best.totals):,.0f}", f"{sum(best.counts):,}"
+    total, count_text = f"{sum(best.totals):,.0f}", f"{sum(best.counts):,}"
     if best.metric == GOODPUT:
-        return f"{beyond} of at most {most} requests are not good"
+        return f"{total} of at most {count_text} requests are not good"
     metric, side = CATALOG[best.metric], "over" if best.bound == "max" else "under"
     return (
-        f"{beyond} of at most {most} requests are {side} the limit of the {best.stat} "
+        f"{total} of at most {count_text} requests are {side} the limit of the {best.stat} "
         f"{metric.name}, {best.limit:g} {metric.shown_unit}"
     )

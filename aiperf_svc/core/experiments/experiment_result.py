@@ -35,7 +35,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     checks: str = ""
     """Names of the verdict's checks that did not pass."""
     slo: str = ""
-    """The outcome of its SLO; empty without one."""
+    """The outcome of its SLO; empty if it has none."""
     system: str = ""
     """Names of the checks of the system under test that did not pass."""
     run_id: str = ""

@@ -24,7 +24,7 @@ _INFERENCE_LABELS = {
     RowKey("time_to_first_token", "p99"): "ms TTFT p99",
     RowKey("request_latency", "p99"): "ms latency p99",
 }
-MOST = 2
+MAX_METRICS = 2
 
 
 def headline(measured: Measured) -> str:
@@ -35,5 +35,5 @@ def headline(measured: Measured) -> str:
     else:
         infos = ((key, measured.metrics[key.tag]) for key in measured.headline[:1])
         texts = {key: f"{info.unit} {info.name}" for key, info in infos}
-    found = list(texts.items())[:MOST]
+    found = list(texts.items())[:MAX_METRICS]
     return ", ".join(f"{significant(measured.values[key])} {text}" for key, text in found)

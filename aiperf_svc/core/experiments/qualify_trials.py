@@ -27,7 +27,7 @@ from aiperf_svc.core.qualify.measurements import (
 from aiperf_svc.core.qualify.result import NodesOf
 from aiperf_svc.domain.json_objects import Parameters
 
-FEWEST_GOOD: dict[NodesOf, int] = {"alone": 1, "pairs": 2, "all": 1}
+MIN_GOOD: dict[NodesOf, int] = {"alone": 1, "pairs": 2, "all": 1}
 """Minimum number of nodes of a stage, by its kind of nodes."""
 
 
@@ -47,7 +47,7 @@ def planned_parameters(stages: Sequence[StagePlan]) -> tuple[Parameters, ...]:
 def lacks_nodes(stage: StagePlan, judgement: Judgement) -> bool:
     """Return whether too few nodes for a stage have passed the previous stages."""
     failed = judgement.failed_nodes(before=stage.name)
-    return bool(failed) and len(judgement.nodes) - len(failed) < FEWEST_GOOD[stage.nodes]
+    return bool(failed) and len(judgement.nodes) - len(failed) < MIN_GOOD[stage.nodes]
 
 
 class QualifyTrials:

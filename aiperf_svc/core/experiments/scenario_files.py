@@ -8,7 +8,7 @@ from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.scenario_result import LABEL, PERCENTILES, ScenarioResult, Series
-from aiperf_svc.core.experiments.scenarios import LEAST_DURATION_NS, Scenario
+from aiperf_svc.core.experiments.scenarios import MIN_DURATION_NS, Scenario
 from aiperf_svc.domain.json_objects import Json
 
 _TITLES = {
@@ -81,7 +81,7 @@ def endpoints_config(config: BenchmarkConfig, result: ScenarioResult) -> Json:
         pattern = {"type": "poisson", "target_qps": load.request_rate}
     elif result.scenario is Scenario.OFFLINE:
         pattern = {"type": "max_throughput"}
-    shortest_ns = min(LEAST_DURATION_NS, load.duration or result.duration_ns)
+    shortest_ns = min(MIN_DURATION_NS, load.duration or result.duration_ns)
     return {
         "name": config.name,
         "type": "offline" if result.scenario is Scenario.OFFLINE else "online",

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.compare.student import incomplete_beta
 from aiperf_svc.core.experiments.scenarios import (
-    LEAST_DURATION_NS,
-    LEAST_SAMPLES,
     LIMITS,
+    MIN_DURATION_NS,
+    MIN_SAMPLES,
     SAMPLES_PER_QUERY,
     Scenario,
     known_model,
@@ -37,7 +37,7 @@ from aiperf_svc.domain.outcomes import Outcome
 CONFIDENCE = 0.99
 
 
-def least_within(beyond: int, percentile: float) -> int:
+def min_within(beyond: int, percentile: float) -> int:
     """Return the minimum number of queries within the limit such that `beyond` queries beyond it
     still prove the percentile (0 to 1)."""
     high = 1
@@ -53,12 +53,12 @@ def is_proven(queries: int, beyond: int, percentile: float) -> bool:
     return queries - beyond > 0 and _is_proof(queries - beyond, beyond, percentile)
 
 
-def least_queries(percentile: float) -> int:
+def min_queries(percentile: float) -> int:
     """Return the minimum queries of a run for an estimate of the percentile."""
-    return least_within(1, percentile) + 1
+    return min_within(1, percentile) + 1
 
 
-def most_beyond(queries: int, percentile: float) -> int:
+def max_beyond(queries: int, percentile: float) -> int:
     """Return the maximum number of slowest queries that an estimate of the percentile excludes; 0:
     too few queries for an estimate."""
     counts = range(max(1, int(queries * (1 - percentile)) + 1))
@@ -67,7 +67,7 @@ def most_beyond(queries: int, percentile: float) -> int:
 
 def estimate(ordered: Floats, percentile: float) -> float | None:
     """Return the estimate of a percentile from sorted values; None if there are too few."""
-    beyond = most_beyond(len(ordered), percentile)
+    beyond = max_beyond(len(ordered), percentile)
     return float(ordered[len(ordered) - beyond]) if beyond else None
 
 
@@ -277,20 +277,20 @@ def _gates(
     model: str,
 ) -> Iterable[Gate]:
     known = known_model(model)
-    length, what = duration_ns, "run"
+    length, subject = duration_ns, "run"
     if scenario.has_limits:
-        length, what = samples.last_due_ns - samples.began_ns, "schedule"
+        length, subject = samples.last_due_ns - samples.began_ns, "schedule"
     yield Gate(
         "duration",
-        length >= LEAST_DURATION_NS,
-        f"{what} of {length / 1e9:.0f} s, at least {LEAST_DURATION_NS / 1e9:.0f} s",
+        length >= MIN_DURATION_NS,
+        f"{subject} of {length / 1e9:.0f} s, at least {MIN_DURATION_NS / 1e9:.0f} s",
     )
     if not scenario.has_limits:
-        least = least_queries(scenario.percentile)
+        minimum = min_queries(scenario.percentile)
         if scenario is Scenario.OFFLINE:
-            least = LEAST_SAMPLES.get(known or "", 1)
+            minimum = MIN_SAMPLES.get(known or "", 1)
         queries = len(samples.queries_ns)
-        yield Gate("queries", queries >= least, f"{queries:,} queries, at least {least:,}")
+        yield Gate("queries", queries >= minimum, f"{queries:,} queries, at least {minimum:,}")
         return
     limits = LIMITS[known].get(scenario) if known else None
     if limits is None:

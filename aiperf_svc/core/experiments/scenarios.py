@@ -11,7 +11,7 @@ from aiperf_svc.domain.errors import ConfigError
 
 SAMPLES_PER_QUERY = 8
 """Samples per query of multi-stream."""
-LEAST_DURATION_NS = 600 * 10**9
+MIN_DURATION_NS = 600 * 10**9
 """Minimum run length of MLPerf. A shorter run is allowed, and the result reports it."""
 
 
@@ -72,7 +72,7 @@ LIMITS: dict[str, dict[Scenario, LatencyLimits]] = {
     },
 }
 """Limits of MLPerf Inference v6.0 by model."""
-LEAST_SAMPLES = {
+MIN_SAMPLES = {
     "llama2-70b": 24_576,
     "mixtral-8x7b": 15_000,
     "llama3.1-405b": 8_313,

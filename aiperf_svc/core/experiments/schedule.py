@@ -24,8 +24,8 @@ from aiperf_svc.core.experiments.machine import (
 )
 
 STOPPED = "stopped by the user before it began"
-AFTER_END = "not begun: the experiment ended before"
-OUT_OF_TIME = "not begun: --timeout was over before"
+AFTER_END = "not started: the experiment had ended"
+OUT_OF_TIME = "not started: --timeout had expired"
 
 
 class Part(NamedTuple):
@@ -49,7 +49,7 @@ class RoomFound(NamedTuple):
     """Event: the answer to `FindRoom`."""
 
     round: int | None
-    """A round that fits beside the running ones; None: none fits, or it is unknown."""
+    """A round that fits in addition to the running ones; None: none fits, or it is unknown."""
 
 
 class RoomFailed(NamedTuple):
@@ -127,7 +127,7 @@ class SkipPart(NamedTuple):
 
 
 class FindRoom(NamedTuple):
-    """Instruction: find out which waiting round fits beside the running ones."""
+    """Instruction: find out which waiting round fits in addition to the running ones."""
 
     running: tuple[int, ...]
     waiting: tuple[int, ...]
@@ -172,7 +172,7 @@ class Schedule:
         driver: ExperimentMachine | None = None,
     ) -> None:
         """`limit` is the maximum number of concurrent rounds. With `asks_for_room`, each round
-        except the first must also find room."""
+        except the first starts only if the cluster has room for it."""
         self._members = tuple(members)
         self._limit, self._asks_for_room = limit, asks_for_room
         self._stops_on_failure, self._driver = stops_on_failure, driver

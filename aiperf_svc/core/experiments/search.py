@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held, share_beyond
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport, knee
 from aiperf_svc.domain.json_objects import Parameters
@@ -36,7 +36,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum width of the bracket, as a share of its lower end."""
     confirm: int = 3
     """Longer runs on each side of the bracket."""
-    most_longer: int = 18
+    max_longer_trials: int = 18
     """Maximum longer runs of the search. Points that they do not decide stay undecided."""
     longer: Parameters = {}
     """Parameters that make a trial a longer run; empty: additional trials replace longer runs."""
@@ -50,7 +50,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
         """Factor between the first values: 2, or a higher power of 2 if a wide range would leave
         too few values for the bisection."""
         factor = 2
-        while self._points_with(factor) > MOST_POINTS - _SPARE_POINTS and factor < 64:
+        while self._points_with(factor) > MAX_POINTS - _SPARE_POINTS and factor < 64:
             factor *= 2
         return factor
 
@@ -112,7 +112,7 @@ class Search:
         self._runs: dict[float, list[tuple[bool, SearchedTrial]]] = {}
 
     def next(self) -> Parameters | None:
-        """Return the parameters of the next trial; None when the search is over."""
+        """Return the parameters of the next trial; None when the search has ended."""
         step = self._next_step()
         if step is None:
             return None
@@ -185,12 +185,12 @@ class Search:
         points = self.points
         if not points:
             return _Step(self.space.rounded(self.space.low), is_longer=False)
-        may_be_longer = sum(map(self._longer_runs, points)) < self.space.most_longer
+        may_be_longer = sum(map(self._longer_runs, points)) < self.space.max_longer_trials
         lower, upper = self.bracket
         undecided = self._undecided(points, lower, upper)
         if may_be_longer and undecided is not None:
             return _Step(undecided, is_longer=True)
-        if len(points) < MOST_POINTS:
+        if len(points) < MAX_POINTS:
             value = self._next_value(points, lower, upper)
             if value is not None:
                 return _Step(value, is_longer=False)

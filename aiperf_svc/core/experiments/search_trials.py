@@ -9,7 +9,7 @@ import msgspec
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load import Load
 from aiperf_svc.config.names import type_at
-from aiperf_svc.config.search import MOST_POINTS, Span
+from aiperf_svc.config.search import MAX_POINTS, Span
 from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.criteria import failed_trial
 from aiperf_svc.core.experiments.machine import Finding
@@ -48,7 +48,7 @@ class MaximumSearch:
     def next(self) -> Parameters | None:
         """Return the parameters of the next trial; None when the search is over."""
         place = next((each for each in self._grid if each not in self._found), None)
-        if place is None and len(self._found) < MOST_POINTS:
+        if place is None and len(self._found) < MAX_POINTS:
             place = self._refined()
         return None if place is None else self._parameters(place)
 
@@ -155,7 +155,7 @@ def _space(search: SearchConfig, key: str, span: Span) -> SearchSpace:
         is_whole=_is_whole(key),
         precision=search.precision,
         confirm=search.confirm,
-        most_longer=search.most_longer,
+        max_longer_trials=search.max_longer_trials,
         unit=_UNITS.get(key, ""),
     )
 

@@ -4,7 +4,7 @@ repetitions of each combination of parameters.
 The run is the sample, as in comparisons, because requests of one run do not show the noise between
 runs. A combination counts the finished trials whose verdict is not `invalid`; the others are
 listed. If one of these trials lacks a value, such as a percentile that lies among cut requests, the
-value has no mean: a mean over the rest would be too good.
+value has no mean: a mean over the rest would favour the server.
 
 The efficiency shows how a value scales with the number of processes that share the work. For n
 processes it is the value divided by n times the value of one process. The trial with the fewest

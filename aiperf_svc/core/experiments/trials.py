@@ -15,7 +15,7 @@ TRIALS = "trials"
 """Folder with the trials' folders, in the experiment's folder."""
 SHAPES = "shapes"
 """Folder with the logs of each shape, in the experiment's folder."""
-LONGEST_FOLDER = 120
+MAX_FOLDER_LENGTH = 120
 """Maximum length of a trial's folder name, in characters, all of which take one byte."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=,+-]+")
 
@@ -33,9 +33,9 @@ class Trial(msgspec.Struct, frozen=True):
         head, tail = f"{self.number:03}", f"-r{self.repetition}"
         named = describe(self.parameters)
         middle = f"-{_UNSAFE.sub('_', named)}" if named else ""
-        if len(head + middle + tail) > LONGEST_FOLDER:
+        if len(head + middle + tail) > MAX_FOLDER_LENGTH:
             digest = hashlib.sha256(named.encode()).hexdigest()[:8]
-            room = LONGEST_FOLDER - len(head) - len(tail) - len(digest) - 1
+            room = MAX_FOLDER_LENGTH - len(head) - len(tail) - len(digest) - 1
             middle = f"{middle[:room]}-{digest}"
         return head + middle + tail
 

@@ -33,9 +33,9 @@ _DROPPED_HEADERS: Final = frozenset(
 """Response headers that would contradict the framing of the HTTP/1.1 response."""
 REMEDY: Final = "leave out endpoint.http2 (--http2) for a server that speaks HTTP/1.1"
 _OPENING: Final = frames.PREFACE + frames.settings(
-    {frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: frames.LARGEST_WINDOW}
+    {frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: frames.MAX_WINDOW}
 )
-_FILL_UP: Final = frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW
+_FILL_UP: Final = frames.MAX_WINDOW - frames.DEFAULT_WINDOW
 
 
 class Http2Problem(Exception):
@@ -137,13 +137,13 @@ class Http2Connection:
         afterwards, no more bytes follow."""
         if self.problem is None:
             try:
-                self._take_all(self._rest + data)
+                self._handle_all(self._rest + data)
             except Http2Problem as problem:
                 self.problem = problem
         plain, self._plain = self._plain, []
         return b"".join(plain)
 
-    def _take_all(self, data: bytes) -> None:
+    def _handle_all(self, data: bytes) -> None:
         if not self.is_ready and data.startswith(b"HTTP/"[: len(data)]):
             if len(data) < len(b"HTTP/1.1 "):
                 self._rest = data
@@ -162,22 +162,22 @@ class Http2Connection:
             if end > size:
                 break
             at = end
-            self._take_frame(kind, flags, stream & _LAST_STREAM, data[begin:end])
+            self._handle_frame(kind, flags, stream & _LAST_STREAM, data[begin:end])
         self._rest = data[at:]
 
-    def _take_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+    def _handle_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if self._block is not None and (
             kind != frames.CONTINUATION or stream != self._block_stream
         ):
             raise _broken("a header block without its end")
         if kind == frames.DATA:
-            self._take_data(flags, stream, payload)
+            self._handle_data(flags, stream, payload)
         elif kind in (frames.HEADERS, frames.CONTINUATION):
-            self._take_block(kind, flags, stream, payload)
+            self._handle_block(kind, flags, stream, payload)
         elif kind == frames.SETTINGS:
-            self._take_settings(flags, stream, payload)
+            self._handle_settings(flags, stream, payload)
         elif kind == frames.WINDOW_UPDATE:
-            self._take_window(stream, payload)
+            self._handle_window(stream, payload)
         elif kind == frames.PING:
             if len(payload) != 8 or stream:
                 raise _broken("a PING frame")
@@ -189,7 +189,7 @@ class Http2Connection:
                 text = f"the server reset the stream: {frames.error_name(code)}"
                 raise Http2Problem(text, ErrorKind.STREAM_RESET)
         elif kind == frames.GOAWAY:
-            self._take_goaway(payload)
+            self._handle_goaway(payload)
         elif kind == frames.PUSH_PROMISE:
             raise _broken("a PUSH_PROMISE frame, which was forbidden")
         # RFC 9113 requires that frames of other kinds are ignored.
@@ -205,7 +205,7 @@ class Http2Connection:
 
     # --- the response ----------------------------------------------------------------------------
 
-    def _take_data(self, flags: int, stream: int, payload: bytes) -> None:
+    def _handle_data(self, flags: int, stream: int, payload: bytes) -> None:
         self._to_acknowledge += len(payload)
         if self._to_acknowledge >= RENEW_WINDOW_AT:
             self._out.append(_window_update(self._to_acknowledge))
@@ -230,7 +230,7 @@ class Http2Connection:
         self._plain.append(b"0\r\n\r\n")
         self._is_active = False
 
-    def _take_block(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+    def _handle_block(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == frames.HEADERS:
             if flags & frames.PADDED:
                 payload = _unpadded(payload)
@@ -253,9 +253,9 @@ class Http2Connection:
         except ValueError as error:
             raise _broken(f"a header block: {error}") from error
         if self._is_current(stream):
-            self._take_fields(fields, is_end=bool(self._block_flags & frames.END_STREAM))
+            self._handle_fields(fields, is_end=bool(self._block_flags & frames.END_STREAM))
 
-    def _take_fields(self, fields: list[tuple[bytes, bytes]], *, is_end: bool) -> None:
+    def _handle_fields(self, fields: list[tuple[bytes, bytes]], *, is_end: bool) -> None:
         if self._has_head:
             if not is_end:
                 raise _broken("trailers before the end")
@@ -293,14 +293,14 @@ class Http2Connection:
 
     # --- the connection --------------------------------------------------------------------------
 
-    def _take_settings(self, flags: int, stream: int, payload: bytes) -> None:
+    def _handle_settings(self, flags: int, stream: int, payload: bytes) -> None:
         if stream or len(payload) % 6 or (flags & frames.ACK and payload):
             raise _broken("a SETTINGS frame")
         if flags & frames.ACK:
             return
         for name, value in struct.iter_unpack(">HI", payload):
             if name == frames.INITIAL_WINDOW_SIZE:
-                if value > frames.LARGEST_WINDOW:
+                if value > frames.MAX_WINDOW:
                     raise _broken(f"a window of {value} bytes")
                 # It also changes the window of the stream in flight, which may become negative.
                 self._window += value - self._initial_window
@@ -312,19 +312,19 @@ class Http2Connection:
         self.is_ready = True
         self._out.append(frame(frames.SETTINGS, frames.ACK, 0))
 
-    def _take_window(self, stream: int, payload: bytes) -> None:
+    def _handle_window(self, stream: int, payload: bytes) -> None:
         (increment,) = _numbers(">I", payload, "WINDOW_UPDATE")
-        increment &= frames.LARGEST_WINDOW
+        increment &= frames.MAX_WINDOW
         if not increment:
             raise _broken("a WINDOW_UPDATE of nothing")
         if stream == 0:
             self._connection_window += increment
         elif self._is_current(stream):
             self._window += increment
-        if max(self._window, self._connection_window) > frames.LARGEST_WINDOW:
+        if max(self._window, self._connection_window) > frames.MAX_WINDOW:
             raise _broken("a window of over 2 GiB")
 
-    def _take_goaway(self, payload: bytes) -> None:
+    def _handle_goaway(self, payload: bytes) -> None:
         last, code = _numbers(">II", payload[:8], "GOAWAY")
         self._is_going_away = True
         if self._is_active and self._stream > last & _LAST_STREAM:
@@ -333,8 +333,8 @@ class Http2Connection:
             raise Http2Problem(text, ErrorKind.DISCONNECTED, is_unprocessed=code == 0)
 
 
-def _broken(what: str) -> Http2Problem:
-    return Http2Problem(f"broken HTTP/2: {what}", ErrorKind.PROTOCOL)
+def _broken(problem: str) -> Http2Problem:
+    return Http2Problem(f"broken HTTP/2: {problem}", ErrorKind.PROTOCOL)
 
 
 def _window_update(increment: int) -> bytes:

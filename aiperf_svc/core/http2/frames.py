@@ -33,7 +33,7 @@ INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 
 DEFAULT_WINDOW: Final = 65_535
-LARGEST_WINDOW: Final = 2**31 - 1
+MAX_WINDOW: Final = 2**31 - 1
 SMALLEST_MAX_FRAME: Final = 16_384
 """Also the default, and the largest frame that this client accepts."""
 LARGEST_MAX_FRAME: Final = 2**24 - 1

@@ -116,7 +116,7 @@ def _signed(values: NDArray[Any], text: Text) -> Text:
 
 
 def padded_text(values: NDArray[np.int64]) -> Text:
-    """Format integers from 0 on with at least six digits; the shape gains an axis."""
+    """Format non-negative integers with at least six digits; the shape gains an axis."""
     column = np.array([b"%06d" % value for value in values.tolist()], dtype=np.bytes_)
     return column.view(np.uint8).reshape(len(values), column.itemsize)
 
@@ -145,17 +145,17 @@ def interpreted_filled(
     places = []
     template = bytearray()
     texts = []
-    for place, column in enumerate(columns):
-        texts.append(text := _TEXT_OF[kinds[place : place + 1]](column))
-        template += pieces[place]
+    for index, column in enumerate(columns):
+        texts.append(text := _TEXT_OF[kinds[index : index + 1]](column))
+        template += pieces[index]
         places.append(len(template))
         template += bytes(text.shape[-1])
     template += pieces[-1]
     lines = bytearray(template) * count
-    for place, text in zip(places, texts, strict=True):
+    for index, text in zip(places, texts, strict=True):
         # Copying items is four times as fast as copying rows of bytes.
         item = np.dtype((np.void, text.shape[-1]))
-        hole: NDArray[Any] = np.ndarray(count, item, lines, place, (len(template),))
+        hole: NDArray[Any] = np.ndarray(count, item, lines, index, (len(template),))
         hole[:] = np.ascontiguousarray(text).view(item)[:, 0]
     return bytes(lines.translate(None, b"\0"))
 

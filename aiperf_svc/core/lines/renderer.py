@@ -157,10 +157,10 @@ class LineRenderer:
         groups = _alike(has, whose)
         lines = [b""] * len(rows)
         for places in groups:
-            what = has[:, places[0]]
-            template = self._template(sources[whose[places[0]]], what)
-            has_gaps, _, _, has_error, has_trace, _, _ = what[len(_METRICS) :].tolist()
-            kinds, numbers = _numbers(rows, values, places, what, of_streams)
+            present = has[:, places[0]]
+            template = self._template(sources[whose[places[0]]], present)
+            has_gaps, _, _, has_error, has_trace, _, _ = present[len(_METRICS) :].tolist()
+            kinds, numbers = _numbers(rows, values, places, present, of_streams)
             text = filled(template, kinds, numbers, len(places))
             if has_gaps:
                 text = _filled(text, _GAPS, [gaps[place] for place in places])
@@ -175,18 +175,18 @@ class LineRenderer:
                 lines[place] = line
         return b"".join(lines)
 
-    def _template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
-        key = source, np.packbits(what).tobytes()
+    def _template(self, source: Source, present: NDArray[np.bool_]) -> list[bytes]:
+        key = source, np.packbits(present).tobytes()
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= _KNOWN_TEMPLATES:
                 self._templates.clear()
-            template = self._templates[key] = self._new_template(source, what)
+            template = self._templates[key] = self._new_template(source, present)
         return template
 
-    def _new_template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
+    def _new_template(self, source: Source, present: NDArray[np.bool_]) -> list[bytes]:
         *defined, has_gaps, has_ack, is_cancelled, has_error, has_trace, is_long, is_child = (
-            what.tolist()
+            present.tolist()
         )
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
         # For late turns, the group before the index is a number too.
@@ -240,9 +240,9 @@ def _values(rows: Rows) -> NDArray[np.float64]:
     """Return all metrics of all rows, NaN if a line omits one; shape (metrics, rows)."""
     columns = columns_for_formulas(rows)
     values = np.empty((len(_METRICS), len(rows)))
-    for place, metric in enumerate(_METRICS):
+    for index, metric in enumerate(_METRICS):
         assert metric.compute is not None
-        values[place] = metric.compute(columns)
+        values[index] = metric.compute(columns)
     incomplete = rows["outcome"] != Outcome.COMPLETED
     if incomplete.any():
         values[np.ix_(~_COVERS_ALL_SENT, incomplete)] = np.nan
@@ -256,10 +256,10 @@ def _alike(has: NDArray[np.bool_], whose: NDArray[Any]) -> Sequence[Sequence[int
     if (has == has[:, :1]).all() and (whose == whose[:1]).all():
         return [range(len(whose))] if len(whose) else []
     places: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
-    for place, (bits, its) in enumerate(
+    for index, (bits, its) in enumerate(
         zip(np.packbits(has, axis=0).T, whose.tolist(), strict=True)
     ):
-        places[bits.tobytes(), its].append(place)
+        places[bits.tobytes(), its].append(index)
     return list(places.values())
 
 

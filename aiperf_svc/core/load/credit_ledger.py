@@ -21,9 +21,9 @@ from aiperf_svc.core.control.control_intervals import lookahead_s
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 
-LEAST_LOOKAHEAD = 64
+MIN_LOOKAHEAD = 64
 """Credits granted ahead while a worker's rate is unknown."""
-MOST_LOOKAHEAD = 131_072
+MAX_LOOKAHEAD = 131_072
 """Maximum credits that a worker holds ahead, whatever its reported rate: three seconds of the rate
 of a fast core."""
 RATE_INTERVAL_NS = 10_000_000
@@ -145,8 +145,8 @@ class CreditLedger:
         for name, account in live.items():
             users = account.users
             ahead = max(0, account.granted - account.ended - users)
-            by_rate = min(MOST_LOOKAHEAD, round(account.rate * ahead_s))
-            target = max(LEAST_LOOKAHEAD, by_rate, 2 * users)
+            by_rate = min(MAX_LOOKAHEAD, round(account.rate * ahead_s))
+            target = max(MIN_LOOKAHEAD, by_rate, 2 * users)
             if spare is not None:
                 last_round = min(users, spare * users // max(1, all_users))
                 target = min(target, max(spare // (2 * len(live)), last_round))

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.load import Load
 from aiperf_svc.domain.errors import DatasetError
 
-LONGEST_S = 4e9
+MAX_DUE_S = 4e9
 """Maximum due time of a row, so that nanoseconds, also added to dates, fit into 64 bits."""
 
 Times = NDArray[np.int64]
@@ -49,9 +49,9 @@ def due_times(times_s: NDArray[np.float64], load: Load) -> Times:
     elif load.fixed_schedule_auto_offset is not False and len(times_s):
         zero_s = float(times_s[0])
     due_s = (times_s - zero_s) / load.replay_speedup
-    if len(due_s) and due_s.max() > LONGEST_S:
+    if len(due_s) and due_s.max() > MAX_DUE_S:
         raise DatasetError(
             f"a row of the trace is due {due_s.max():.3g} s after the start, which is over "
-            f"{LONGEST_S:.0e} s; expected times in the unit of the trace's format"
+            f"{MAX_DUE_S:.0e} s; expected times in the unit of the trace's format"
         )
     return np.rint(due_s * 1e9).astype(np.int64)

@@ -41,7 +41,7 @@ CONNECTS_PER_S = 4_000
 GRANT_AHEAD_NS = 200_000_000
 GRANT_EVERY_S = 0.05
 LOOK_EVERY_S = 0.1
-LEAST_LOOK_S = 0.001
+MIN_LOOK_S = 0.001
 """Maximum and minimum time between two checks of the clock in closed loop. Returned credits end the
 wait, and the worker then gets new ones; only the end of the load depends on
 time."""
@@ -50,7 +50,7 @@ SETTLE_NS = 5_000_000_000
 """Time after the end of the grace period in which live workers can still return credits."""
 
 
-MOST_SET_BACK_NS = 60_000_000_000
+MAX_CLOCK_STEP_NS = 60_000_000_000
 """Maximum backward step of the clock after which a load continues. Its times follow the clock:
 until the clock reaches its earlier value again, nothing is due and the load does not stop."""
 
@@ -173,7 +173,7 @@ class PhaseMachine:
             for rank, name in enumerate(workers)
         }
         self._ledger = CreditLedger(plan.phase, users=users, total=plan.credits)
-        self._most_users = max(users.values(), default=0)
+        self._max_users = max(users.values(), default=0)
         self._schedule = _schedule(plan)
         self._users = _user_schedule(plan)
         self._arrivals = self._schedule or self._users or _arrivals(plan)
@@ -183,7 +183,7 @@ class PhaseMachine:
         """Time of the latest event that has one."""
         self._is_stopping = False
         self._has_stopped = False
-        """True after the workers were told to stop."""
+        """True after the workers got the order to stop."""
         self.story: deque[tuple[PhaseStage, type]] = deque(maxlen=32)
         """Latest events except returns, for error messages."""
 
@@ -258,7 +258,7 @@ class PhaseMachine:
     def _look_at_clock(self, now: int) -> list[Instruction]:
         """Stop the load if the clock was set back too far."""
         back_ns, self._seen_wall_ns = self._seen_wall_ns - now, now
-        if back_ns <= MOST_SET_BACK_NS:
+        if back_ns <= MAX_CLOCK_STEP_NS:
             return []
         self._is_stopping = True
         return [ReportClockSetBack(back_ns)]
@@ -266,7 +266,7 @@ class PhaseMachine:
     def _announce(self, requested: PhaseRequested) -> list[Instruction]:
         plan = self.plan
         self._seen_wall_ns = requested.now_wall_ns
-        connecting_ns = math.ceil(self._most_users / CONNECTS_PER_S * 1e9)
+        connecting_ns = math.ceil(self._max_users / CONNECTS_PER_S * 1e9)
         soonest_wall_ns = requested.now_wall_ns + self._announce_ns() + connecting_ns
         self.start_wall_ns = max(soonest_wall_ns, requested.not_before_wall_ns)
         if plan.duration_ns:
@@ -306,7 +306,7 @@ class PhaseMachine:
             instructions += self._refills()
             is_last = False
             left_s = (self.stop_wall_ns - now) / 1e9 if self.stop_wall_ns else LOOK_EVERY_S
-            look_s = max(LEAST_LOOK_S, min(left_s, LOOK_EVERY_S))
+            look_s = max(MIN_LOOK_S, min(left_s, LOOK_EVERY_S))
             wait = Wait(look_s, ends_on_news=True, then_s=grant_interval_s(workers))
         if is_last or self._ledger.remaining == 0:
             return instructions + self._settle(now)

@@ -35,7 +35,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Times in ns and rates of a changing rate, which replaces `request_rate`."""
     schedule_ns: bytes = b""
     """Due time of each conversation of a fixed schedule, from the start of the phase, as int64
-    little-endian; empty without one."""
+    little-endian; empty if there is none."""
     bursts: Bursts | None = None
     """Bursts, between which `request_rate` applies, or nothing is sent."""
     user_centric: UserCentric | None = None
@@ -49,7 +49,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     min_duration_ns: int = 0
     pass_size: int = 0
     """If set, the phase ends with the first multiple of this number of conversations that is
-    granted when `min_duration_ns` is over."""
+    granted once `min_duration_ns` has elapsed."""
     grace_ns: int = 0
     """Time from the stop at the end of the duration until requests in flight are cancelled."""
     ramp_ns: int = 0
@@ -66,7 +66,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
         return has_rate or self.user_centric is not None or bool(self.schedule_ns)
 
     @property
-    def most_workers(self) -> int | None:
+    def max_workers(self) -> int | None:
         """Maximum number of workers that can take part. A worker without a place under a limit
         could not send its credits. None: all of them."""
         limits = [limit for limit in (self.concurrency, self.prefill_concurrency) if limit]
@@ -95,8 +95,8 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         if load.min_duration is None:
             return made
         entries = shape.entry_count - shape.warmup_entries
-        least = {"min_duration_ns": load.min_duration, "pass_size": entries}
-        return msgspec.structs.replace(made, **least)
+        minima = {"min_duration_ns": load.min_duration, "pass_size": entries}
+        return msgspec.structs.replace(made, **minima)
     warmup = load.warmup
     if load.agentic is not None:
         # The first tree of each user, once.
@@ -107,8 +107,8 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
     made = _plan(phase, _load_of_warmup(load), config, shape, warmup.requests, warmup.duration)
     if warmup.conversations is not None:
         # A trace has no more requests than rows.
-        most = warmup.conversations if made.credits is None else made.credits
-        credits = min(warmup.conversations, most)
+        max_conversations = warmup.conversations if made.credits is None else made.credits
+        credits = min(warmup.conversations, max_conversations)
         return msgspec.structs.replace(made, credits=credits, last_turns=0)
     return made
 

@@ -233,7 +233,7 @@ class FirstTrees:
         self, index: int, requests: Sequence[PlannedRequest]
     ) -> tuple[list[int], list[PlannedRequest]]:
         """Return the numbers of the requests for one token of a credit's tree, and when they are
-        sent: the last ones of its streams at once, then the others one after the other."""
+        sent: the last ones of its streams at once, then the others one after another."""
         begin = self._begin(index, requests).done
         last = last_of_streams(requests, begin)
         further = range(begin, self._warmed(begin, requests))

@@ -29,7 +29,7 @@ ROUND_TRIPS: Final = 3
 """The fallback waits at least this multiple of the fastest connect."""
 PROBE_AFTER_NS: Final = 1_000_000_000
 """Time from a failure to the first probe; doubled with each further failure."""
-LONGEST_PROBE_PAUSE_NS: Final = 30_000_000_000
+MAX_PROBE_PAUSE_NS: Final = 30_000_000_000
 
 
 class SocketAddress(NamedTuple):
@@ -68,7 +68,7 @@ class TargetAddress:
     @property
     def probe_mono_ns(self) -> int:
         pause = PROBE_AFTER_NS << min(self.failures_in_a_row - 1, 5)
-        return self.failed_mono_ns + min(pause, LONGEST_PROBE_PAUSE_NS)
+        return self.failed_mono_ns + min(pause, MAX_PROBE_PAUSE_NS)
 
 
 class TargetAddresses:

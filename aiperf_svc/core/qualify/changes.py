@@ -65,7 +65,7 @@ def _change(
     new: CheckResult | None,
     tolerance: float,
 ) -> NodeChange:
-    least = 1 - tolerance
+    min_share = 1 - tolerance
     before, after = (each.value if each is not None else None for each in (base, new))
     if new is None:
         change = "gone"
@@ -73,10 +73,10 @@ def _change(
         change = "new" if base is None else "not measured"
     elif before is None:
         change = "new"
-    elif is_worse(after, before, info.better, least):
+    elif is_worse(after, before, info.better, min_share):
         change = "worse"
     else:
-        change = "better" if is_worse(before, after, info.better, least) else "same"
+        change = "better" if is_worse(before, after, info.better, min_share) else "same"
     return NodeChange(
         node=node,
         check=info.check,

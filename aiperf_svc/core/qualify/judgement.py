@@ -19,7 +19,7 @@ from statistics import median, median_high, median_low
 from typing import Any, NamedTuple, TypeVar
 
 from aiperf_svc.core.qualify.measurements import (
-    FEWEST_NODES,
+    MIN_NODES,
     Measurement,
     Rules,
     StagePlan,
@@ -39,7 +39,7 @@ from aiperf_svc.core.qualify.result import (
     worst,
 )
 
-MOST_SUSPECTS = 4
+MAX_SUSPECTS = 4
 """Maximum suspects of a stage that are measured again, worst first, so that a qualification ends.
 The others are judged by their first measurement."""
 
@@ -98,7 +98,7 @@ class Judgement:
                 shares[path] = _badness(paths[path], paths.values(), check.better)
             for suspect, share in shares.items():
                 found[suspect] = min(share, found.get(suspect, share))
-        worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MOST_SUSPECTS]
+        worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MAX_SUSPECTS]
         if stage.nodes == "all" or not worst_first:
             return ()
         measured = {n for each in self._of(stage.name) if each.values for n in each.nodes} - failing
@@ -107,8 +107,8 @@ class Judgement:
         # The ends of suspect paths come last, since the path between them may be slow.
         good.sort(key={node for each in found for node in each}.__contains__)
         if stage.nodes == "alone":
-            beside = [(node,) for node in good[:GOOD_ALONE]]
-            return tuple(Triangle(False, each) for each in (*worst_first, *beside))
+            references = [(node,) for node in good[:GOOD_ALONE]]
+            return tuple(Triangle(False, each) for each in (*worst_first, *references))
         triangles = (
             Triangle(len(each) == 2, (*each, *_beside(good, each, 3 - len(each), at)))
             for at, each in enumerate(worst_first)
@@ -146,7 +146,7 @@ class Judgement:
             path: value for path, value in self._paths(check).items() if not suspects & set(path)
         }
         found = set[Path]()
-        if len(self._node_values(check)) >= FEWEST_NODES:
+        if len(self._node_values(check)) >= MIN_NODES:
             found = outliers(self._shares_of_round(check, values), check.better)
         return {
             path: path in found
@@ -171,9 +171,11 @@ class Judgement:
             "outliers", check, lambda _: outliers(self._node_values(check), check.better)
         )
 
-    def _cached(self, what: str, check: CheckInfo, find: Callable[[CheckInfo], FoundT]) -> FoundT:
+    def _cached(
+        self, cache_name: str, check: CheckInfo, find: Callable[[CheckInfo], FoundT]
+    ) -> FoundT:
         """Return the result of a function for a check, computed once."""
-        key = (what, check.check)
+        key = (cache_name, check.check)
         if key not in self._memo:
             self._memo[key] = find(check)
         found: FoundT = self._memo[key]
@@ -223,13 +225,13 @@ class Judgement:
             if (path := each.nodes) in values:
                 rounds[each.round][path[0], path[1]] = values[path[0], path[1]]
         return {
-            path: value / (median(of.values()) or 1.0)
-            for of in rounds.values()
-            for path, value in of.items()
+            path: value / (median(trials.values()) or 1.0)
+            for trials in rounds.values()
+            for path, value in trials.items()
         }
 
     def _again(self, check: CheckInfo, nodes: tuple[str, ...]) -> Again | None:
-        """Return the result of a suspect's second measurement; None without one."""
+        """Return the result of a suspect's second measurement; None if there is none."""
         by_nodes: dict[frozenset[str], list[float]] = defaultdict(list)
         one_way: list[float] = []
         for each in self._repeats:
@@ -283,7 +285,8 @@ class Judgement:
         return hardest, is_worse(value, hardest, check.better, share=1.0)
 
     def _baseline(self, check: CheckInfo, node: str) -> float | None:
-        """Return the baseline of a node; the median for a new node; None without one."""
+        """Return the baseline of a node, or the median of all baselines for a new node; None
+        without any baseline."""
         known = self._rules.baseline.get(check.check, {})
         return known.get(node, known.get(""))
 
@@ -318,12 +321,14 @@ class Judgement:
         node = nodes[0] if len(nodes) == 1 else ""
         limit, is_beyond = self._limit(check, node, value)
         centre = median(values) if values else value
-        again = self._again(check, nodes) if nodes else None
+        repeats = self._again(check, nodes) if nodes else None
         shown = ""
-        if again is not None:
-            shown = f"; measured again with nothing else running: {again.share:.0%} of {again.of}"
-        is_slow_again = again is None or is_worse(again.share, 1.0, check.better)
-        is_beyond_again = again is None or self._limit(check, node, again.value)[1]
+        if repeats is not None:
+            shown = (
+                f"; measured again with nothing else running: {repeats.share:.0%} of {repeats.of}"
+            )
+        is_slow_again = repeats is None or is_worse(repeats.share, 1.0, check.better)
+        is_beyond_again = repeats is None or self._limit(check, node, repeats.value)[1]
         verdict, reason = Verdict.PASS, ""
         if is_beyond and is_beyond_again:
             verdict, reason = Verdict.FAIL, f"beyond its limit{shown}"
@@ -339,7 +344,7 @@ class Judgement:
             value=value,
             limit=limit,
             median=centre,
-            repeated=None if again is None else again.value,
+            repeated=None if repeats is None else repeats.value,
             peer=peer,
             reason=reason,
         )
@@ -436,10 +441,10 @@ class Judgement:
         ]
 
     def _all_result(self, check: CheckInfo) -> CheckResult:
-        of = self._of(check.stage)
-        values = [each.values[check.check] for each in of if check.check in each.values]
+        trials = self._of(check.stage)
+        values = [each.values[check.check] for each in trials if check.check in each.values]
         if not values:
-            problems = [each.problem for each in of if each.problem]
+            problems = [each.problem for each in trials if each.problem]
             if {*self.nodes} == {*self.failed_nodes(check.stage)}:
                 problems.append("no node has passed all stages before it")
             return _not_measured(check, problems[0] if problems else "not measured")

@@ -69,7 +69,9 @@ def measurements_of(
         Measurement(
             stage=str(parameters.get(STAGE, "")),
             nodes=nodes,
-            values={} if problems else {check: fmean(of) for check, of in values.items()},
+            values={}
+            if problems
+            else {check: fmean(measured) for check, measured in values.items()},
             problem="; ".join(problems),
             round=0 if is_repeat else int(parameters.get(ROUND) or 0),
             is_repeat=is_repeat,
@@ -96,7 +98,7 @@ def node_names(places: Sequence[tuple[int, str]]) -> dict[int, str]:
     }
 
 
-FEWEST_NODES = 8
+MIN_NODES = 8
 """Minimum number of nodes for the detection of outliers."""
 Z_LIMIT = 3.5
 Z_SCALE = 0.6745
@@ -135,7 +137,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 def outliers(values: Mapping[KeyT, float], better: Better) -> set[KeyT]:
     """Return the keys of values that are worse than the others. Latencies are compared by their
     reciprocals, so the same noise yields as many outliers as for rates."""
-    if len(values) < FEWEST_NODES or not better:
+    if len(values) < MIN_NODES or not better:
         return set()
     if better == "lower":
         rates = {key: 1 / value if value else math.inf for key, value in values.items()}

@@ -96,15 +96,15 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> list[str]:
         """Notes for readers of the answers."""
-        asked = count(self.questions, "question")
-        of = f"{asked} of {self.file} at concurrency {self.concurrency:,}"
+        questions = count(self.questions, "question")
+        total = f"{questions} of {self.file} at concurrency {self.concurrency:,}"
         counts = (
             (self.failed, "without an answer, which count as wrong"),
             (self.cut, "cut by max_tokens"),
             (self.without_text, "with only reasoning"),
             (self.without_tokens, "without the log probabilities that quality.logprobs requests"),
         )
-        found = [of, *(f"{number:,} {text}" for number, text in counts if number)]
+        found = [total, *(f"{number:,} {text}" for number, text in counts if number)]
         if self.self_agreement is not None:
             found.append(f"{self.self_agreement:.1%} of the questions had equal answers each time")
         if self.self_tokens is not None:
@@ -254,7 +254,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """Questions answered by both."""
     equal: int
     first_difference: int | None
-    """Median number of equal characters before the first difference; None without one."""
+    """Median number of equal characters before the first difference; None if there is none."""
     base_itself: float | None
     """Share of the questions that the base always answered in the same way; None if each was sent
     once."""
@@ -267,7 +267,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The agreement in words, one line each."""
+        """The agreement as text, one line each."""
         share = self.equal / self.questions
         first = f"answers: {self.equal:,} of {self.questions:,} equal on both sides ({share:.1%})"
         if self.first_difference is not None:

@@ -46,8 +46,8 @@ class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         error = "" if self.stderr is None else f" ± {self.stderr:.4g}"
-        of = "" if self.questions is None else f" of {count(self.questions, 'question')}"
-        return f"{self.metric} {self.value:.4g}{error}{of}"
+        questions = "" if self.questions is None else f" of {count(self.questions, 'question')}"
+        return f"{self.metric} {self.value:.4g}{error}{questions}"
 
 
 class TaskScores(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from aiperf_svc.domain.json_objects import Json
 
 DEFAULT_TOKENS = 512
 """Maximum tokens of an answer unless its question sets another number."""
-MOST_TOKENS = 1_000_000
+MAX_TOKENS = 1_000_000
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _NAMED_CHOICE = re.compile(
     r"(?i:answer(?:\s+is)?)[\s:=*\"'(\[{]*(?i:(?:option|choice)[\s*\"'(\[]+)?([A-Z])\b"
@@ -96,8 +96,8 @@ def read_questions(lines: Iterable[bytes], source: str) -> list[Question]:
 def _check(question: Question) -> None:
     if (question.prompt is None) == (not question.messages):
         raise ValueError("expected either `prompt` or `messages`")
-    if not 0 < question.max_tokens <= MOST_TOKENS:
-        raise ValueError(f"`max_tokens` {question.max_tokens}: expected 1 to {MOST_TOKENS:,}")
+    if not 0 < question.max_tokens <= MAX_TOKENS:
+        raise ValueError(f"`max_tokens` {question.max_tokens}: expected 1 to {MAX_TOKENS:,}")
     expected = question.expected
     if question.grader is None:
         if expected is not None:
@@ -158,8 +158,8 @@ def is_right(question: Question, text: str, tool_calls: str) -> bool:
 
 
 def number_of(text: str, *, is_whole: bool = False) -> float | None:
-    """Return the last number of a text; None without one. With `is_whole`, the text is the
-    number."""
+    """Return the last number of a text; None if there is none. With `is_whole`, the whole text must
+    be a number."""
     found = _NUMBER.findall(text)
     if not found or (is_whole and found[-1] != text.strip()):
         return None
@@ -167,7 +167,7 @@ def number_of(text: str, *, is_whole: bool = False) -> float | None:
 
 
 def choice_of(text: str) -> str:
-    """Return the letter that an answer names; empty without one."""
+    """Return the letter that an answer names; empty if it names none."""
     boxed, named = _BOXED_CHOICE.findall(text), _NAMED_CHOICE.findall(text)
     if boxed or named:
         return str((boxed or named)[-1]).upper()

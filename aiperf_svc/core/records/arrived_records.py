@@ -134,8 +134,10 @@ class RecordLedger:
         known = self._workers.get(worker)
         if known is None:
             return last
-        beyond = sum(min(end, last) - first + 1 for first, end in known.beyond_gap if first <= last)
-        return max(0, last - known.highest - beyond)
+        missing = sum(
+            min(end, last) - first + 1 for first, end in known.beyond_gap if first <= last
+        )
+        return max(0, last - known.highest - missing)
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

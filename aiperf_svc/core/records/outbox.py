@@ -81,10 +81,10 @@ class RecordOutbox:
         Returns the number of these batches, and the number of requests that were neither kept nor
         confirmed.
         """
-        again = [
+        resent = [
             (msgspec.structs.replace(batch, is_resent=True), last_seq)
             for batch, last_seq in self._kept
         ]
-        self._waiting.extendleft(reversed(again))
-        self.waiting_bytes += sum(_size(batch) for batch, _ in again)
-        return len(again), max(0, self._forgotten - self._confirmed)
+        self._waiting.extendleft(reversed(resent))
+        self.waiting_bytes += sum(_size(batch) for batch, _ in resent)
+        return len(resent), max(0, self._forgotten - self._confirmed)

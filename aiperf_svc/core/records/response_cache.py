@@ -31,7 +31,7 @@ MAX_RESPONSE: Final = 4_096
 MAX_KNOWN: Final = 1_024
 """Maximum number of cached responses, about 2 MB. Responses that contain their creation time never
 repeat."""
-LEARNED_PER_BATCH: Final = 16
+CACHED_PER_BATCH: Final = 16
 """Maximum responses added per batch, so the cache is cheap if responses do not repeat."""
 
 MANY: Final = 8
@@ -114,7 +114,7 @@ class ResponseCache:
         self._latest: dict[int, CachedResponse] = {}
         """Latest cached response by length. If all responses are alike, no other one is
         compared."""
-        self._may_learn = LEARNED_PER_BATCH
+        self._may_cache = CACHED_PER_BATCH
 
     def find_all(
         self, bodies: bytes, fragments: Rows, begins: Ints
@@ -122,7 +122,7 @@ class ResponseCache:
         """Find the cached responses in a batch. Yields indexes of fragments and the cached response
         that all of these equal. `begins` are the offsets of all fragments in
         `bodies`."""
-        self._may_learn = LEARNED_PER_BATCH
+        self._may_cache = CACHED_PER_BATCH
         places = np.flatnonzero(_are_whole(fragments))
         if not len(places):
             return
@@ -164,9 +164,9 @@ class ResponseCache:
         parts = response.split(id_member)
         key = (len(id_member), *parts)
         known = self._known.get(key)
-        if known is None and self._may_learn:
-            self._may_learn -= 1
-            reader = self._learn(response, body_offset, framing)
+        if known is None and self._may_cache:
+            self._may_cache -= 1
+            reader = self._parse_and_cache(response, body_offset, framing)
             if reader is not None:
                 if len(self._known) >= MAX_KNOWN:
                     self._known.clear()
@@ -176,7 +176,9 @@ class ResponseCache:
             self._latest[len(response)] = known
         return known
 
-    def _learn(self, response: bytes, body_offset: int, framing: int) -> ResponseReader | None:
+    def _parse_and_cache(
+        self, response: bytes, body_offset: int, framing: int
+    ) -> ResponseReader | None:
         reader = ResponseReader(self._format, _SENT)
         reader.take_head(response[:body_offset], framing)
         reads = np.array([(_CAME, 0, _CAME, len(response))], dtype=READ_DTYPE)

@@ -153,11 +153,11 @@ def _count_each(
     """Return the tokens of each text if the text of some response cannot be counted. That response
     becomes an error without a text."""
     counts = [0] * len(texts)
-    for place, (reader, begin, end) in enumerate(zip(readers, [0, *ends], ends, strict=False)):
+    for index, (reader, begin, end) in enumerate(zip(readers, [0, *ends], ends, strict=False)):
         try:
             counts[begin:end] = counter.count_batch(texts[begin:end])
         except Exception as error:
             reader.fail_counting(error)
-            rows["outcome"][place], rows["error"][place] = reader.outcome, reader.error
+            rows["outcome"][index], rows["error"][index] = reader.outcome, reader.error
             texts[begin:end] = [""] * (end - begin)
     return counts

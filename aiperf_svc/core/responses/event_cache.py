@@ -15,11 +15,12 @@ from aiperf_svc.core.endpoints.base import UNREADABLE, Delta
 
 CUT: Final = b"["
 _CLOSE: Final = b"[]}"
-_NO_MEANING: Final = Delta()
+_NO_CONTENT: Final = Delta()
 MAX_REST: Final = 256
-"""Maximum rest that is cached. Longer ones, for example with log probabilities, rarely repeat."""
+"""Maximum length of a cached rest. Longer rests, such as log probabilities, rarely repeat."""
 MAX_KNOWN: Final = 8_192
-"""Maximum number of cached rests, about 4 MB. Frequent tokens, most of any text, soon return."""
+"""Maximum number of cached rests, about 4 MB. When it is reached, the cache is cleared; frequent
+tokens soon refill it."""
 MAX_SEVERAL: Final = 16
 """Maximum number of choices with separate caches. Responses with more are parsed event by event,
 since each number of choices takes memory."""
@@ -46,10 +47,10 @@ class EventMemo:
     def parse(self, data: bytes) -> Delta:
         """Decode an event like `parse_event`. Raises UNREADABLE."""
         beginning, _, rest = data.partition(CUT)
-        if not self.is_meaningless(beginning):
+        if not self.has_no_content(beginning):
             return self._parse_event(data)
         delta = self.known.get(rest)
-        return self._learn(data, rest) if delta is None else delta
+        return self._cache_event(data, rest) if delta is None else delta
 
     def plain(self, last_choice: int) -> tuple[dict[bytes, str], dict[bytes, str]]:
         """Return the rests that only add content, and those that only add reasoning, to one of the
@@ -65,7 +66,7 @@ class EventMemo:
                     _note(found, rest, delta, last_choice)
         return found
 
-    def _learn(self, data: bytes, rest: bytes) -> Delta:
+    def _cache_event(self, data: bytes, rest: bytes) -> Delta:
         delta = self._parse_event(data)
         if len(rest) <= MAX_REST and b"\n" not in rest:
             if len(self.known) >= MAX_KNOWN:
@@ -80,7 +81,7 @@ class EventMemo:
                 _note(pair, rest, delta, last_choice)
         return delta
 
-    def is_meaningless(self, beginning: bytes) -> bool:
+    def has_no_content(self, beginning: bytes) -> bool:
         """Return whether an event's beginning has no content."""
         if beginning == self.beginning:
             return True
@@ -90,7 +91,7 @@ class EventMemo:
             delta = self._parse_event(beginning + _CLOSE)
         except UNREADABLE:
             return False
-        if delta != _NO_MEANING:
+        if delta != _NO_CONTENT:
             return False
         self.beginning = beginning
         return True

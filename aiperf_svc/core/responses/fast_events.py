@@ -21,7 +21,7 @@ END: Final = b"\n\n\r\n"
 """End of an event and of the chunk around it."""
 AFTER_EVENT: Final = len(b"\r\n")
 """Number of bytes of `END` that belong to the chunk."""
-LONGEST_GAP_NS: Final = 2**32 - 1
+MAX_GAP_NS: Final = 2**32 - 1
 
 
 def interpreted_take_tokens(
@@ -39,7 +39,7 @@ def interpreted_take_tokens(
     """Take the leading chunks of `data[at:stop]` that consist of a size, `between`, a key of
     `known`, and `END`. Returns the offset after them, the read that contains the last one, the gap
     from each event to the previous one (which came at `last_wall_ns` before the first), and the
-    size of their texts in bytes of UTF-8. An event whose gap is negative or over `LONGEST_GAP_NS`
+    size of their texts in bytes of UTF-8. An event whose gap is negative or over `MAX_GAP_NS`
     is not taken.
 
     `between` begins with the end of a size line. `ends` and `stamps` are those of all reads, int64;
@@ -58,7 +58,7 @@ def interpreted_take_tokens(
         while ends[its_read] < after - AFTER_EVENT:
             its_read += 1
         gap_ns = stamps[its_read] - last_wall_ns
-        if not 0 <= gap_ns <= LONGEST_GAP_NS:
+        if not 0 <= gap_ns <= MAX_GAP_NS:
             break
         at, read, last_wall_ns = after, its_read, stamps[its_read]
         gaps.append(gap_ns)

@@ -169,7 +169,8 @@ class ChunkedBody:
     def feed(self, data: bytes, at: int, stop: int) -> Sequence[Piece]:
         """Return the pieces of body within `data[at:stop]`, in order, none of them empty.
 
-        A piece never spans chunks. Raises ProtocolViolation, also for bytes after the end.
+        A piece never spans chunks. Raises ProtocolViolation for broken framing or bytes after the
+        end.
         """
         pieces: list[Piece] = []
         if self.is_between_chunks:
@@ -193,7 +194,7 @@ class ChunkedBody:
             elif self._state == _NOTHING:
                 raise ProtocolViolation(f"bytes after the last chunk: {data[at : at + 40]!r}")
             else:
-                at = self._take_line(data, at, stop)
+                at = self._handle_line(data, at, stop)
         return pieces
 
     def _feed_whole(self, data: bytes, at: int, stop: int, pieces: list[Piece]) -> int:
@@ -212,7 +213,7 @@ class ChunkedBody:
             add((begin, end))
             at = after
 
-    def _take_line(self, data: bytes, at: int, stop: int) -> int:
+    def _handle_line(self, data: bytes, at: int, stop: int) -> int:
         """Read a size line or a trailer, or a part of one. Returns the offset reached."""
         end = data.find(b"\n", at, stop) + 1 or stop
         self._line += data[at:end]

@@ -254,12 +254,12 @@ class ResponseReader:
         if self._mode != NO_HEAD and not self.error:
             try:
                 if self._events is not None:
-                    self._take_events(self._events, data, at, stop, reads, first)
+                    self._handle_events(self._events, data, at, stop, reads, first)
                 else:
                     chunks = self._chunks
                     pieces = ((at, stop),) if chunks is None else chunks.feed(data, at, stop)
                     for begin, end in pieces:
-                        self._take_body(data[begin:end])
+                        self._handle_body(data[begin:end])
             except ProtocolViolation as violation:
                 self._fail(ErrorKind.PROTOCOL, str(violation))
             except EventTooLarge as reason:
@@ -270,7 +270,7 @@ class ResponseReader:
             self._stamp = reads.stamps[first + count - 1]
             self.read_count += count
 
-    def _take_events(
+    def _handle_events(
         self, events: ResponseEvents, data: bytes, at: int, stop: int, reads: ReadTimes, first: int
     ) -> None:
         # The reads of the last token, and of the last delta with an empty text.
@@ -297,11 +297,11 @@ class ResponseReader:
                 found, at = events.feed(data, at, stop)
                 for delta, end in found:
                     if delta.choice > self._last_choice:
-                        self._take_choice(delta.choice)
+                        self._handle_choice(delta.choice)
                     if delta.content or delta.reasoning or delta.tool_calls or delta.items:
                         while reads.ends[read] < end:
                             read += 1
-                        self._take_token(delta, data, end, reads, read, first)
+                        self._handle_token(delta, data, end, reads, read, first)
                         token_end = end
                     elif delta.is_blank:
                         blank_read = max(blank_read, read)
@@ -309,29 +309,29 @@ class ResponseReader:
                             blank_read += 1
                         if not delta.names_role:
                             uncertainty = self._uncertainty(data, end, reads, blank_read, first)
-                            self._take_blank(reads.stamps[blank_read], uncertainty)
+                            self._handle_blank(reads.stamps[blank_read], uncertainty)
                         elif not (self._opening_wall_ns or self.first_token_wall_ns):
                             self._opening_wall_ns = reads.stamps[blank_read]
                         elif not self._last_choice:
                             # Each delta has a role, so the first one is not special.
                             uncertainty = self._uncertainty(data, end, reads, blank_read, first)
                             if self._blanks is None and self._opening_wall_ns:
-                                self._take_blank(self._opening_wall_ns, uncertainty)
-                            self._take_blank(reads.stamps[blank_read], uncertainty)
+                                self._handle_blank(self._opening_wall_ns, uncertainty)
+                            self._handle_blank(reads.stamps[blank_read], uncertainty)
                     if delta.error:
                         self._fail(ErrorKind.SERVER, delta.error)
                         break
                     if delta.finish_reason:
-                        self._take_finish(delta)
+                        self._handle_finish(delta)
                     if delta.completion_tokens >= 0 or delta.prompt_tokens >= 0:
-                        self._take_usage(delta)
+                        self._handle_usage(delta)
                 if events.failure is not None and not self.error:
                     self._fail(*events.failure)
         finally:
             if token_end:
                 self.last_uncertainty_ns = self._uncertainty(data, token_end, reads, read, first)
 
-    def _take_token(
+    def _handle_token(
         self, delta: Delta, data: bytes, end: int, reads: ReadTimes, read: int, first: int
     ) -> None:
         stamp, keeps_text = reads.stamps[read], self._format.keeps_text
@@ -369,13 +369,13 @@ class ResponseReader:
         if not delta.is_summary:
             self.reasoning_bytes += utf8_size(delta.reasoning)
 
-    def _take_blank(self, stamp: int, uncertainty: int) -> None:
+    def _handle_blank(self, stamp: int, uncertainty: int) -> None:
         if self._blanks is None:
             self._blanks, self._blank_uncertainties_ns = array("q"), (uncertainty, uncertainty)
         self._blanks.extend((self.token_events, stamp))
         self._blank_uncertainties_ns = self._blank_uncertainties_ns[0], uncertainty
 
-    def _take_choice(self, choice: int) -> None:
+    def _handle_choice(self, choice: int) -> None:
         """Record that the response has more choices than known, so it has not ended yet."""
         self._last_choice = choice
         self._is_ended = False
@@ -387,7 +387,7 @@ class ResponseReader:
             content, reasoning = self._format.memo.plain(choice)
             self._plain = content if self.first_output_wall_ns else reasoning
 
-    def _take_finish(self, delta: Delta) -> None:
+    def _handle_finish(self, delta: Delta) -> None:
         if delta is ENDED:
             self._is_ended = True
             return
@@ -423,7 +423,7 @@ class ResponseReader:
         before = reads.stamps[read - 1] if read > first else self._stamp
         return reads.uncertainty_ns(data, end, read, before)
 
-    def _take_body(self, part: bytes) -> None:
+    def _handle_body(self, part: bytes) -> None:
         if self._body is None:
             self._body = bytearray(part)
         elif self._mode == BODY or len(self._body) < ERROR_BODY_BYTES:
@@ -431,12 +431,12 @@ class ResponseReader:
             if len(self._body) > MAX_BODY_BYTES:
                 self.give_up(f"a body of over {MAX_BODY_BYTES // 2**20} MiB")
 
-    def _take_usage(self, delta: Delta) -> None:
+    def _handle_usage(self, delta: Delta) -> None:
         """Handle a usage object. Some servers send all or parts of it with every event; the last
         value of each count is used. Zero prompt tokens are ignored: gateways begin a message with
         zeros before they know the counts, or without ever reporting them."""
         if delta.prompt_tokens > 0:
-            self._take_prompt(delta)
+            self._handle_prompt(delta)
         if delta.completion_tokens >= 0:
             self.usage_completion_tokens = delta.completion_tokens
         if delta.drafts is not None:
@@ -444,7 +444,7 @@ class ResponseReader:
         if delta.reasoning_tokens >= 0:
             self.usage_reasoning_tokens = delta.reasoning_tokens
 
-    def _take_prompt(self, delta: Delta) -> None:
+    def _handle_prompt(self, delta: Delta) -> None:
         """Record the counts of the prompt. Anthropic's last usage may omit the cached ones."""
         cached, prompt = self.usage_cached_tokens, self.usage_prompt_tokens
         if cached >= 0 and delta.cached_tokens < 0:
@@ -585,11 +585,11 @@ class ResponseReader:
         except MalformedResponse as error:
             self._fail(ErrorKind.MALFORMED, str(error))
             return
-        self._take_usage(delta)
+        self._handle_usage(delta)
         if delta.error:
             self._fail(ErrorKind.SERVER, delta.error)
         elif delta.finish_reason:
-            self._take_finish(delta)
+            self._handle_finish(delta)
         if self.error:
             return
         if not delta.has_output and not self._ended_at_once():

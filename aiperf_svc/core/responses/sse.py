@@ -68,7 +68,7 @@ class EventStream:
                         at = eol + 2
                         add((source[begin:eol], at, False))
                         continue
-                at = self._take_line(source, at, stop, events)
+                at = self._handle_line(source, at, stop, events)
                 is_clean = self.is_between_events
         if events:
             self._is_first_line = False
@@ -88,7 +88,7 @@ class EventStream:
             lines.append(line[5:].removeprefix(b" "))
         return b"\n".join(lines)
 
-    def _take_line(self, source: bytes, at: int, stop: int, events: list[Event]) -> int:
+    def _handle_line(self, source: bytes, at: int, stop: int, events: list[Event]) -> int:
         """Read to the end of a line or of the piece. Returns the offset reached."""
         if self._after_cr:
             self._after_cr = False
@@ -116,7 +116,7 @@ class EventStream:
             self._is_first_line = False
             line = line.removeprefix(_BOM)
         if line:
-            self._take_field(line)
+            self._handle_field(line)
         else:
             if self._data is not None and self._type not in _KEEP_ALIVE_TYPES:
                 events.append((b"\n".join(self._data), eol + 1, self._type == _ERROR))
@@ -130,7 +130,7 @@ class EventStream:
         if self.held_bytes > MAX_EVENT_BYTES:
             raise EventTooLarge(f"an event of over {MAX_EVENT_BYTES // 2**20} MiB")
 
-    def _take_field(self, line: bytes) -> None:
+    def _handle_field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         if value.startswith(b" "):
             value = value[1:]

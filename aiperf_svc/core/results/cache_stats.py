@@ -51,7 +51,7 @@ class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
     sessions: SessionCache
 
 
-MOST_LINES = 12
+MAX_LINES = 12
 """Maximum lines of a table with one line per turn."""
 
 
@@ -76,7 +76,7 @@ def turn_ranges(use: CacheUse) -> list[tuple[str, TurnCache]]:
     """Return the lines of a table: turns from 1, such as `3` or `5-8`, and their sums. Each turn
     has a line; many turns are grouped into 1, 2, 3-4, 5-8 and so on."""
     turns = use.turns
-    if len(turns) <= MOST_LINES:
+    if len(turns) <= MAX_LINES:
         return [(str(each.turn + 1), each) for each in turns]
     lines, begin, end = [], 0, 1
     while begin < len(turns):

@@ -12,7 +12,7 @@ from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
-MOST_TURNS = 1_000
+TABLE_TURNS = 1_000
 """Maximum turns with separate shares; later turns are counted with the last."""
 _SHARES = (10, 50, 90)
 Counts = NDArray[np.float64]
@@ -23,7 +23,7 @@ def cache_use(*runs: PhaseRows) -> CacheUse | None:
     separate conversations. None for single requests, and for servers that do not report cached
     tokens. Uses memory for two numbers per conversation."""
     # Sums of requests, known ones, prompt tokens and cached tokens.
-    by_turn = np.zeros((4, MOST_TURNS))
+    by_turn = np.zeros((4, TABLE_TURNS))
     sessions = [_add_run(rows, by_turn) for rows in runs]
     last = int(np.flatnonzero(by_turn[0])[-1]) if by_turn[0].any() else 0
     prompt, cached = np.concatenate(sessions, axis=1)
@@ -41,23 +41,23 @@ def _add_run(rows: PhaseRows, by_turn: Counts) -> Counts:
     tokens of each conversation for which they are known."""
     by_session = np.zeros((2, 0))
     for done in rows.chunks(Population.COMPLETED):
-        turns = np.minimum(done["turn"], MOST_TURNS - 1)
-        by_turn[0] += np.bincount(turns, minlength=MOST_TURNS)
+        turns = np.minimum(done["turn"], TABLE_TURNS - 1)
+        by_turn[0] += np.bincount(turns, minlength=TABLE_TURNS)
         cached = f.read_from_cache(done)
         is_known = ~np.isnan(cached)
         if not is_known.any():
             continue
         prompt = done["usage_prompt_tokens"][is_known].astype(np.float64)
         cached, turns = cached[is_known], turns[is_known]
-        for place, weights in enumerate((None, prompt, cached), start=1):
-            by_turn[place] += np.bincount(turns, weights, MOST_TURNS)
+        for index, weights in enumerate((None, prompt, cached), start=1):
+            by_turn[index] += np.bincount(turns, weights, TABLE_TURNS)
         sessions = done["index"][is_known].astype(np.int64)
         missing = int(sessions.max()) + 1 - by_session.shape[1]
         if missing > 0:
             by_session = np.pad(by_session, ((0, 0), (0, missing + by_session.shape[1])))
-        for place, weights in enumerate((prompt, cached)):
+        for index, weights in enumerate((prompt, cached)):
             found = np.bincount(sessions, weights)
-            by_session[place, : len(found)] += found
+            by_session[index, : len(found)] += found
     return by_session[:, by_session[0] > 0]
 
 

@@ -46,8 +46,8 @@ def distributions(rows: PhaseRows, *, unsent_without_row: int) -> dict[str, Metr
 
 def distributions_of_part(rows: PhaseRows, *, has_unsent: bool) -> dict[str, MetricSummary]:
     """Return every per-request metric of a part of the run. Due requests that were never sent have
-    no record, so they may belong to any part. If there are any, a part has no metrics of all due
-    requests, because these would be too good."""
+    no record, so they may belong to any part. If there are any, metrics of all due requests are
+    left out, because without those requests they would favour the server."""
     found = distributions(rows, unsent_without_row=0)
     return {
         tag: metric

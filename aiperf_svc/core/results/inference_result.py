@@ -118,7 +118,7 @@ class ErrorDetails(msgspec.Struct, frozen=True):
     """One kind of error."""
 
     code: int | None
-    """Status of the response; None without one."""
+    """Status of the response; None if there was no response."""
     type: str
     message: str
     """The first message of this kind."""
@@ -147,7 +147,7 @@ class SteadyStats(msgspec.Struct, frozen=True, kw_only=True):
     """Its begin and end, from the start of the load."""
     end_s: float
     metrics: dict[str, MetricStats]
-    """Metrics of the requests started in it, with rates over its length; empty without one."""
+    """Metrics of the requests started in it, with rates over its length; empty if there is none."""
 
 
 class TurnOverflow(msgspec.Struct, frozen=True, kw_only=True):
@@ -326,10 +326,10 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
 
     @property
     def first_failure(self) -> str:
-        most = max(self.errors, key=lambda each: each.count, default=None)
-        if most is None:
+        most_frequent = max(self.errors, key=lambda each: each.count, default=None)
+        if most_frequent is None:
             return ""
-        return f"no request completed: {most.error_details.message}".removesuffix(": ")
+        return f"no request completed: {most_frequent.error_details.message}".removesuffix(": ")
 
     @property
     def stats(self) -> dict[str, MetricStats]:
@@ -401,7 +401,7 @@ def _address_tables(uses: Sequence[AddressFacts]) -> list[ShownTable]:
 
 
 def _steady_tables(result: InferenceResult) -> list[ShownTable]:
-    """Return the headline of the steady part beside that of the whole run; empty without a
+    """Return the headline of the steady part next to that of the whole run; empty without a
     rule."""
     steady = result.steady_state
     if steady is None:

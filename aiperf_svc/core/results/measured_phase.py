@@ -135,12 +135,12 @@ class MeasuredPhase:
         dataset, api = self.context.config.dataset, self.context.config.endpoint.type
         is_synthetic = dataset.kind is DatasetKind.SYNTHETIC
         is_known = is_synthetic and not (dataset.mix or api.has(Feature.SOUND_ALONE))
-        asked_tokens = (
+        requested_tokens = (
             dataset.input_tokens.mean_within_limits * dataset.batch_size if is_known else 0.0
         )
         prompts = max(1, self.totals.with_prompt)
         draws = min(prompts, dataset.entries or prompts) / dataset.batch_size
-        asked_error = dataset.input_tokens.largest_deviation / math.sqrt(draws)
+        requested_error = dataset.input_tokens.max_deviation / math.sqrt(draws)
         arrivals = self._arrivals()
         counts = [worker.account.counts for worker in self.context.workers]
         workers = tuple(h for h in self.context.health if h.service is Service.WORKER)
@@ -175,10 +175,10 @@ class MeasuredPhase:
             tokens=token_agreement(self.rows, are_prompts_whole=self._are_prompts_whole())
             if self.context.config.counting_tokenizer
             else TokenAgreement(),
-            asked_input_tokens=asked_tokens,
-            asked_tolerance=STANDARD_ERRORS * asked_error,
-            longest_input_tokens=asked_tokens + TEMPLATE_TOKENS
-            if asked_tokens and self._are_prompts_alone()
+            requested_input_tokens=requested_tokens,
+            requested_tolerance=STANDARD_ERRORS * requested_error,
+            longest_input_tokens=requested_tokens + TEMPLATE_TOKENS
+            if requested_tokens and self._are_prompts_alone()
             else 0.0,
             stated_input_tokens=(stated.stat("avg") or 0.0) if stated else 0.0,
             is_length_forced=self.context.config.endpoint.force_output_length,

@@ -16,7 +16,7 @@ from aiperf_svc.core.results.slo import is_good
 from aiperf_svc.core.results.slo_results import (
     BATCHES,
     GOODPUT,
-    LEAST_IN_BATCH,
+    MIN_BATCH_SIZE,
     ObjectiveBatches,
     limit_of,
 )
@@ -47,7 +47,7 @@ def objective_batches(
     return tuple(
         each
         for each in found
-        if min(each.counts) >= LEAST_IN_BATCH and np.isfinite(each.totals).all()
+        if min(each.counts) >= MIN_BATCH_SIZE and np.isfinite(each.totals).all()
     )
 
 
@@ -59,9 +59,9 @@ def batches_between(
     if end <= begin:
         return ()
     found = [
-        _objective_batches(rows, clocks, objective, given, begin, end)
+        _objective_batches(rows, clocks, objective, bound, begin, end)
         for objective in slo.objectives
-        for given in objective.bounds
+        for bound in objective.bounds
     ]
     if slo.goodput:
         found.append(_goodput_batches(rows, clocks, slo, begin, end))
@@ -99,14 +99,14 @@ def _objective_batches(
     rows: PhaseRows,
     clocks: ClockMap,
     objective: Objective,
-    given: tuple[Bound, float | str],
+    bound_and_limit: tuple[Bound, float | str],
     begin: int,
     end: int,
 ) -> ObjectiveBatches | None:
     metric, stat = CATALOG[objective.metric], objective.stat
     if metric.kind is not Kind.RECORD or stat not in ("avg", *QUANTILES):
         return None
-    bound, limit = given[0], limit_of(metric.shown_unit, given[1])
+    bound, limit = bound_and_limit[0], limit_of(metric.shown_unit, bound_and_limit[1])
     counts, totals = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
     for every in rows.chunks(metric.population):
         chunk = every if metric.population is Population.SENT else exclude_abandoned(every)

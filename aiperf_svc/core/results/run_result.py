@@ -168,7 +168,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _invalid_checks(self) -> str:
-        """The checks that made the run invalid, in words."""
+        """The texts of the checks that made the run invalid."""
         texts = (each.text for each in self.reasons if each.severity is Severity.INVALID)
         return next(texts, "") or self.cause or "see verdict.json"
 

@@ -61,7 +61,7 @@ def read_facts(written: Sequence[str]) -> dict[str, str]:
 
 
 def setup_of(
-    provenance: Provenance | None, given: Mapping[str, str], *, gpus: float | None = None
+    provenance: Provenance | None, facts: Mapping[str, str], *, gpus: float | None = None
 ) -> dict[str, str]:
     """Return the known facts by the names of `FACTS`, and `engine_version`. `gpus` is the number of
     GPUs in the run's economics."""
@@ -82,7 +82,7 @@ def setup_of(
         found["is_multinode"] = "false"
     if "arguments" in known and found.get("framework") in ("vllm", "sglang"):
         found |= _argument_facts(known["arguments"])
-    return found | dict(given)
+    return found | dict(facts)
 
 
 def _argument_facts(text: str) -> dict[str, str]:
@@ -91,9 +91,9 @@ def _argument_facts(text: str) -> dict[str, str]:
     except ValueError:
         return {}
     values: dict[str, str] = {}
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         flag, separator, value = argument.partition("=")
-        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        following = arguments[index + 1] if index + 1 < len(arguments) else ""
         stated = value if separator else following
         # Pods may have different commands.
         values[flag] = stated if values.get(flag, stated) == stated else ""

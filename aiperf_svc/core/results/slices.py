@@ -65,7 +65,7 @@ def _busiest_span(share: float, starts: Times, ends: Times) -> tuple[int, int]:
     return int(begins[longest]), int(last[longest])
 
 
-MOST_SLICES = 10_000
+MAX_SLICES = 10_000
 """The width is doubled until a run has at most this many slices."""
 
 
@@ -100,7 +100,7 @@ def slices(
     sending_ns = window.sent_until_ns if window.stop_ns else totals.last_tried + 1
     # If the credits ran out, a part that ended with the last start could be arbitrarily short.
     last_ns = sending_ns if window.stop_ns else max(sending_ns, window.end_ns)
-    while (last_ns - begin_ns) > MOST_SLICES * width_ns:
+    while (last_ns - begin_ns) > MAX_SLICES * width_ns:
         width_ns *= 2
     rows, numbers = _numbered(columns, clocks, (begin_ns, last_ns), width_ns)
     found, first = np.unique(numbers, return_index=True)

@@ -28,10 +28,10 @@ from aiperf_svc.domain.outcomes import Outcome
 
 _SECOND_NS = 10**9
 
-OF_GOODPUT = ("goodput", "good_request_count")
+GOODPUT_METRICS = ("goodput", "good_request_count")
 """Metrics that require limits of a good request."""
-OF_FIRST_TOKEN = ("intended_time_to_first_token", "time_to_first_token")
-OF_A_RATE = ("requested_rate", "achieved_rate", "rate_achievement")
+FIRST_TOKEN_METRICS = ("intended_time_to_first_token", "time_to_first_token")
+RATE_METRICS = ("requested_rate", "achieved_rate", "rate_achievement")
 """Metrics that require an open loop."""
 
 
@@ -99,8 +99,8 @@ def too_near(value: float | None, bound: str, limit: float, stat: str, found: Di
     error = found.relative_error
     if value is None or not error or stat not in QUANTILES:
         return ""
-    least, most = found.stats["min"] or 0.0, found.stats["max"] or math.inf
-    low, high = max(value / (1 + error), least), min(value / (1 - error), most)
+    minimum, maximum = found.stats["min"] or 0.0, found.stats["max"] or math.inf
+    low, high = max(value / (1 + error), minimum), min(value / (1 - error), maximum)
     if outside(low, bound, limit) == outside(high, bound, limit):
         return ""
     return f"within {error:.1%} of the limit, the error of this percentile"
@@ -119,9 +119,9 @@ def check_slo(slo: Slo, *, is_streaming: bool = True, is_open_loop: bool = True)
             continue
         if not is_streaming:
             problems += _absent(f"{where}.metric", metric)
-        if metric.tag in OF_GOODPUT and not slo.goodput:
+        if metric.tag in GOODPUT_METRICS and not slo.goodput:
             problems.append(f"{where}.metric: {metric.tag!r} has no data without slo.goodput")
-        if metric.tag in OF_A_RATE and not is_open_loop:
+        if metric.tag in RATE_METRICS and not is_open_loop:
             problems.append(f"{where}.metric: {metric.tag!r} has no data without load.request_rate")
         if metric.kind is Kind.SCALAR and objective.stat != "avg":
             problems.append(
@@ -252,9 +252,9 @@ def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_
 def first_token_limit_ms(limits: Slo) -> float | None:
     """Return the limit for the time to the first token, from good requests or an objective; None
     without one."""
-    given = [(tag, limits.goodput.get(tag)) for tag in OF_FIRST_TOKEN]
-    for tag, raw in (*given, *_upper_limits(limits).items()):
-        if tag in OF_FIRST_TOKEN and raw is not None:
+    first_token_limits = [(tag, limits.goodput.get(tag)) for tag in FIRST_TOKEN_METRICS]
+    for tag, raw in (*first_token_limits, *_upper_limits(limits).items()):
+        if tag in FIRST_TOKEN_METRICS and raw is not None:
             return limit_of(CATALOG[tag].shown_unit, raw)
     return None
 

@@ -18,13 +18,13 @@ from aiperf_svc.domain.shown_table import ShownTable
 BATCHES = 10
 """Number of batches of a run. With more, batches would be shorter, and neighbours in a busy queue
 would depend on each other; 20 would narrow the interval by only 4%."""
-LEAST_IN_BATCH = 10
+MIN_BATCH_SIZE = 10
 """Minimum number of requests in a batch for a statistic of the batch."""
 _NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 
 
 def limit_of(unit: str, limit: float | str) -> float:
-    """Return a limit in its metric's unit. Raises ValueError that says what is expected."""
+    """Return a limit in its metric's unit. Raises ValueError with the expected form."""
     value = _parsed(unit, limit.strip()) if isinstance(limit, str) else float(limit)
     if not math.isfinite(value):
         raise ValueError("expected a finite number")
@@ -154,8 +154,8 @@ def outside(value: float | None, bound: str, limit: float, *, beyond: float | No
     """Return how a value exceeds the limit; empty if it does not or is unknown. An unobserved value
     is at least `beyond`."""
     if bound == "max":
-        least = beyond if value is None else value
-        return "above the limit" if least is not None and least > limit else ""
+        shown = beyond if value is None else value
+        return "above the limit" if shown is not None and shown > limit else ""
     return "below the limit" if value is not None and value < limit else ""
 
 

@@ -25,7 +25,7 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import LoadWindow, load_window
 from aiperf_svc.core.stats.timeline import timeline
-from aiperf_svc.core.stats.totals import add_up
+from aiperf_svc.core.stats.totals import Totals, add_up
 from aiperf_svc.core.verdict.check_result import Verdict, note
 from aiperf_svc.core.verdict.judge import judge
 from aiperf_svc.domain.finish_reasons import named_reasons
@@ -46,7 +46,6 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     totals = add_up(rows, clocks)
     accounts = _accounts(context)
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
-    rule = context.config.load.steady_state
     unsent_without_row = max(0, accounts.unsent - totals.unsent)
     metrics = distributions(rows, unsent_without_row=unsent_without_row)
     if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
@@ -61,24 +60,20 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     measured |= slo.good_requests(rows, context.config.slo.goodput)
     if context.quality is not None and context.quality.score is not None:
         measured["quality_score"] = 100.0 * context.quality.score
-    disturbed = Disturbances((), None)
+    disturbed = _disturbances(rows, clocks, window, context)
     if context.config.events:
-        limits = context.config.slo
-        is_good = functools.partial(slo.is_good, limits=limits.goodput) if limits.goodput else None
-        load = DisturbedLoad(rows, clocks, window, slo.first_token_limit_ms(limits), is_good)
-        disturbed = load.measure(context.config.events, context.events)
         measured |= event_scalars(disturbed.events)
     done = (each for each in disturbed.events if each.do == "scale" and each.is_verified)
     scaling = _scaling(rows, clocks, window, context, tuple(each.begin_s for each in done))
     measured |= scaling_scalars(scaling) if scaling is not None else {}
-    steady = steady_state_throughput(
+    throughput = steady_state_throughput(
         rows,
         clocks,
         begin_ns=window.steady_ns,
         stop_ns=window.sent_until_ns,
     )
-    if steady is not None:
-        measured["steady_state_request_throughput"] = steady
+    if throughput is not None:
+        measured["steady_state_request_throughput"] = throughput
     phase = MeasuredPhase(context, rows, clocks, totals, accounts, window)
     concurrency = phase.concurrency()
     if concurrency:
@@ -86,6 +81,10 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     use = phase.slots_used(metrics)
     measured |= phase.achieved(use)
     numbers = scalars(rows, measured)
+    steady = None
+    if (rule := context.config.load.steady_state) is not None:
+        limits, has_unsent = context.config.slo.goodput, accounts.unsent > 0
+        steady = steady_part(columns, clocks, window, rule, limits, has_unsent=has_unsent)
     groups = Groups(columns, clocks, context, window, unsent_without_row=unsent_without_row)
     summary = Summary(
         context=context,
@@ -109,16 +108,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         targets=groups.by_target(),
         models=groups.by_model(),
         scaling=scaling,
-        steady_state=None
-        if rule is None
-        else steady_part(
-            columns,
-            clocks,
-            window,
-            rule,
-            context.config.slo.goodput,
-            has_unsent=accounts.unsent > 0,
-        ),
+        steady_state=steady,
         events=disturbed.events,
         due_counts=disturbed.counts,
         cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,
@@ -126,15 +116,23 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         if totals.is_multi_turn and totals.context_overflows
         else (),
     )
+    return _with_objectives(summary, rows, clocks, window, totals)
+
+
+def _with_objectives(
+    summary: Summary, rows: PhaseRows, clocks: ClockMap, window: LoadWindow, totals: Totals
+) -> Summary:
+    """Return the summary with the results of its objectives and of the tiers of goodput."""
+    context, unsent = summary.context, summary.accounts.unsent
     failures = Failures(
         completed=totals.completed,
         errored=totals.errored,
         timed_out=totals.timed_out,
         cancelled=totals.cancelled,
-        unsent=accounts.unsent,
-        lost=int(numbers["lost_request_count"]),
+        unsent=unsent,
+        lost=int(summary.scalars["lost_request_count"]),
     )
-    distributed = {tag: metric.distribution for tag, metric in metrics.items()}
+    distributed = {tag: metric.distribution for tag, metric in summary.metrics.items()}
     batches = (
         context.early_end.batches
         if context.early_end
@@ -143,7 +141,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
             clocks,
             context.config.slo,
             window,
-            without_row=unsent_without_row + failures.lost,
+            without_row=max(0, unsent - totals.unsent) + failures.lost,
         )
     )
     due = failures.due - (totals.to_abandon - totals.abandoned)
@@ -155,6 +153,18 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
             context.config.slo, rows, due=due, window_ns=window.duration_ns
         ),
     )
+
+
+def _disturbances(
+    rows: PhaseRows, clocks: ClockMap, window: LoadWindow, context: FinishedRun
+) -> Disturbances:
+    """Return the effects of the config's events on the load."""
+    limits = context.config.slo
+    if not context.config.events:
+        return Disturbances((), None)
+    is_good = functools.partial(slo.is_good, limits=limits.goodput) if limits.goodput else None
+    load = DisturbedLoad(rows, clocks, window, slo.first_token_limit_ms(limits), is_good)
+    return load.measure(context.config.events, context.events)
 
 
 def _with_rules(verdict: Verdict, config: BenchmarkConfig) -> Verdict:
@@ -170,10 +180,10 @@ def _scaling(
     clocks: ClockMap,
     window: LoadWindow,
     context: FinishedRun,
-    asked_s: tuple[float, ...],
+    requested_s: tuple[float, ...],
 ) -> ScalingResult | None:
     """Return how the server's replicas followed the load; None if the run did not watch them.
-    `asked_s` are the times at which events requested another number of replicas."""
+    `requested_s` are the times at which events requested another number of replicas."""
     if context.scaling is None:
         return None
     end_s = (window.sent_until_ns - window.begin_ns) / 1e9
@@ -181,7 +191,7 @@ def _scaling(
         begin_ns=window.begin_ns,
         changes=load_changes(context.config.load, end_s),
         end_s=end_s,
-        asked_s=asked_s,
+        requested_s=requested_s,
     )
     recovered, limit = slo.recovery(rows, clocks, window, context.config.slo)
     return scaling_of(context.scaling, load, recovered, limit=limit)

@@ -103,7 +103,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, str] = {}
     """The machine of the records manager; in a local run, of all services."""
     quality: QualityResult | None = None
-    """Outcome of the quality gate after the load; None without one."""
+    """Outcome of the quality gate after the load; None if there is no gate."""
     network: tuple[NetworkTimes, ...] = ()
     """Network times of the connections to each URL of the target, without lost workers' times."""
     streams: tuple[bytes, bytes] | None = None

@@ -114,10 +114,10 @@ def _objectives(summary: Summary) -> tuple[ObjectiveResult, ...]:
     """Return the objectives, with those on single numbers judged again, because they may refer to
     the added metrics."""
     # Failed requests and too few values do not affect a single number.
-    again = judge(summary.context.config.slo, summary.measured, {}, Failures(completed=0))
+    judged = judge(summary.context.config.slo, summary.measured, {}, Failures(completed=0))
     return tuple(
         new if CATALOG[new.metric].kind is Kind.SCALAR else old
-        for old, new in zip(summary.slo, again, strict=True)
+        for old, new in zip(summary.slo, judged, strict=True)
     )
 
 

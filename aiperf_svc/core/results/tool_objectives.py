@@ -6,7 +6,7 @@ from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.slo_results import ObjectiveResult, limit_of, outside
 from aiperf_svc.core.results.tool_result import STATS, MetricResult
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 
 
 def check_objectives(slo: Slo, metrics: Sequence[MetricInfo]) -> list[str]:

@@ -117,12 +117,12 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
         columns, rows = self.table.columns, self.table.rows
         is_size = columns[0].unit == "bytes"
         heads, texts = [], []
-        for place, column in enumerate(columns):
-            values = [row[place] for row in rows]
+        for index, column in enumerate(columns):
+            values = [row[index] for row in rows]
             per, unit = readable_unit(
                 column.unit, max((abs(v or 0.0) for v in values), default=0.0)
             )
-            is_first_size = is_size and not place
+            is_first_size = is_size and not index
             heads.append((column.name.replace("_", " "), "" if is_first_size else unit))
             texts.append(
                 [

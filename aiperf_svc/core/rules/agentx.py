@@ -26,15 +26,15 @@ from aiperf_svc.core.rules.report import (
 )
 
 NAME = RULES.name
-LEAST_S, FAST_S, WHOLE_S = 900.0, 1_200.0, 3_600.0
+MIN_DURATION_S, FAST_S, WHOLE_S = 900.0, 1_200.0, 3_600.0
 """Minimum length of a valid run, and the lengths of the fast and the usual mode."""
-MOST_ERRORS, MOST_OVERFLOWS = 0.10, 0.01
+MAX_ERROR_SHARE, MAX_OVERFLOW_SHARE = 0.10, 0.01
 """Maximum shares of the requests: errors except context overflows, and context overflows."""
 
 
-def least_duration_s(concurrency: int) -> float:
+def min_duration_s(concurrency: int) -> float:
     """Return the minimum time of a steady state: the shortest run's, since the rules have none."""
-    return LEAST_S
+    return MIN_DURATION_S
 
 
 def verify(points: Sequence[MeasuredPoint], c_max: int | None = None) -> RulesReport:
@@ -82,11 +82,11 @@ def _duration(point: MeasuredPoint) -> Found:
     seconds = point.load_s
     if seconds is None:
         return NO_RECORDS
-    if seconds < LEAST_S:
-        return False, f"{seconds:,.0f} s; a run under {LEAST_S:,.0f} s is not valid"
-    least, mode = (FAST_S, " (fast mode)") if is_fast(point.result.config) else (WHOLE_S, "")
+    if seconds < MIN_DURATION_S:
+        return False, f"{seconds:,.0f} s; a run under {MIN_DURATION_S:,.0f} s is not valid"
+    min_s, mode = (FAST_S, " (fast mode)") if is_fast(point.result.config) else (WHOLE_S, "")
     # A phase ends a moment before its time.
-    return seconds >= least - 1, f"{seconds:,.0f} s, expected {least:,.0f}{mode}"
+    return seconds >= min_s - 1, f"{seconds:,.0f} s, expected {min_s:,.0f}{mode}"
 
 
 def _forced(point: MeasuredPoint) -> Found:
@@ -99,27 +99,27 @@ def _forced(point: MeasuredPoint) -> Found:
 
 def _errors(point: MeasuredPoint) -> Found:
     errors = point.result.value("error_request_count") or 0.0
-    return _share(point, errors - (_overflow_count(point) or 0.0), MOST_ERRORS)
+    return _share(point, errors - (_overflow_count(point) or 0.0), MAX_ERROR_SHARE)
 
 
 def _overflows(point: MeasuredPoint) -> Found:
     count = _overflow_count(point)
     if count is None:
         return None, "the run's version of aiperf-svc does not count them"
-    return _share(point, count, MOST_OVERFLOWS)
+    return _share(point, count, MAX_OVERFLOW_SHARE)
 
 
 def _overflow_count(point: MeasuredPoint) -> float | None:
     return point.result.value("context_overflow_count")
 
 
-def _share(point: MeasuredPoint, count: float, most: float) -> Found:
+def _share(point: MeasuredPoint, count: float, max_share: float) -> Found:
     requests = point.result.value("request_count") or 0.0
     total = requests + (point.result.value("error_request_count") or 0.0)
     if not total:
         return False, "no requests"
     share = count / total
-    return share <= most, f"{share:.1%} of {total:,.0f} requests, at most {most:.0%}"
+    return share <= max_share, f"{share:.1%} of {total:,.0f} requests, at most {max_share:.0%}"
 
 
 def _unchecked() -> Iterable[Requirement]:

@@ -175,12 +175,12 @@ def valid_verdict(point: MeasuredPoint) -> Found:
     return verdict is not Severity.INVALID, f"{verdict}: {cause}" if cause else str(verdict)
 
 
-def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:
+def sent_requests(columns: Columns, *, pass_size: int, min_s: float) -> Sent:
     """Evaluate the records of a run. A super-pass has `pass_size` requests, and the window of the
-    steady state spans at least `least_s`. Starts are by the workers' clocks, whose differences are
+    steady state spans at least `min_s`. Starts are by the workers' clocks, whose differences are
     much smaller than a super-pass."""
     requests, repeats, has_failed, end_ns = _requests(columns)
-    window = find_window(requests, pass_size, least_s)
+    window = find_window(requests, pass_size, min_s)
     inside = requests.part(window.begin, window.end)
     of_inside = has_failed[window.begin : window.end]
     run_s = (end_ns - int(requests.start_ns[0])) / 1e9 if len(requests.start_ns) else 0.0

@@ -10,7 +10,7 @@ because only the reference client may produce one.
 from collections.abc import Callable, Iterable, Sequence
 
 from aiperf_svc.config.concurrency_regions import ULTRA_LOW_END, Region, Regions, regions_of
-from aiperf_svc.core.experiments.scenario_result import least_queries
+from aiperf_svc.core.experiments.scenario_result import min_queries
 from aiperf_svc.core.rules.measured_point import (
     NO_RECORDS,
     Found,
@@ -20,23 +20,23 @@ from aiperf_svc.core.rules.measured_point import (
     valid_verdict,
 )
 from aiperf_svc.core.rules.report import CurvePoint, Requirement, RulesReport, of_curve
-from aiperf_svc.core.rules.steady_state import LEAST_PASSES
+from aiperf_svc.core.rules.steady_state import MIN_PASSES
 from aiperf_svc.domain.number_text import count, significant
 
 NAME = "mlperf-endpoints-1.0"
 VERSION = "MLPerf Endpoints rules 1.0, draft of 2026-10-02"
 SOURCE = "mlcommons/endpoints_policies d2d9da6"
-LEAST_POINTS = 7
+MIN_POINTS = 7
 """Minimum points at fixed concurrencies. A dedicated Offline run is an additional point."""
-MOST_POINTS = 32
-LEAST_OFFLINE_SHARE = 0.98
+MAX_POINTS = 32
+MIN_OFFLINE_SHARE = 0.98
 """Minimum throughput of a dedicated Offline run, as a share of the highest concurrency's."""
-LONGEST_WARMUP_S = 86_400.0
+MAX_WARMUP_S = 86_400.0
 _SALTED = ("system_suffix", "first_turn_prefix")
 """Positions of the marker between the system prompt and the user's text."""
 
 
-def least_duration_s(concurrency: int) -> float:
+def min_duration_s(concurrency: int) -> float:
     """Return the minimum issuing time of a point in the steady state (section 6.2)."""
     return 600.0 if concurrency <= ULTRA_LOW_END else 1200.0
 
@@ -91,13 +91,13 @@ def _curve_structure(
         text = f"{_listed(beyond)} above {regions.margin_end:,}" if beyond else "all points"
         yield of_curve("concurrency-in-range", "5.4", not beyond, text)
     distinct = len(set(levels))
-    least = LEAST_POINTS + (1 if dedicated else 0)
+    min_points = MIN_POINTS + (1 if dedicated else 0)
     total = distinct + dedicated
-    missing = f", {least - total} too few" if total < least else ""
-    text = f"{total} points, expected {least} or more{missing}"
-    yield of_curve("point-count", "5.3", total >= least, text)
-    text = f"{total} points, expected {MOST_POINTS} or fewer"
-    yield of_curve("point-cap", "5.6", total <= MOST_POINTS, text)
+    missing = f", {min_points - total} too few" if total < min_points else ""
+    text = f"{total} points, expected {min_points} or more{missing}"
+    yield of_curve("point-count", "5.3", total >= min_points, text)
+    text = f"{total} points, expected {MAX_POINTS} or fewer"
+    yield of_curve("point-cap", "5.6", total <= MAX_POINTS, text)
 
 
 def _spans(regions: Regions | None) -> str:
@@ -129,9 +129,9 @@ def _offline(
         yield of_curve("offline-ordering", "5.7.2", None, text)
         return
     share, users = rate / top, offline[0].concurrency
-    text = f"{share:.3f} of the throughput at {highest:,}, expected {LEAST_OFFLINE_SHARE} or more"
+    text = f"{share:.3f} of the throughput at {highest:,}, expected {MIN_OFFLINE_SHARE} or more"
     text += f"; concurrency {users:,}, expected {highest:,} or more"
-    is_met = share >= LEAST_OFFLINE_SHARE and users >= highest
+    is_met = share >= MIN_OFFLINE_SHARE and users >= highest
     yield of_curve("offline-ordering", "5.7.2", is_met, text)
 
 
@@ -163,9 +163,9 @@ def _load_pattern(point: MeasuredPoint) -> Found:
         return False, "the load is not a closed loop with load.concurrency"
     if point.is_offline:
         return True, "all requests at once"
-    given = [key for key in ("ramp", "prefill_concurrency", "cancellation") if _has(point, key)]
-    if given:
-        return False, f"load.{given[0]} changes the concurrency"
+    keys = [key for key in ("ramp", "prefill_concurrency", "cancellation") if _has(point, key)]
+    if keys:
+        return False, f"load.{keys[0]} changes the concurrency"
     return True, "fixed concurrency"
 
 
@@ -176,15 +176,15 @@ def _has(point: MeasuredPoint, key: str) -> bool:
 def _duration(point: MeasuredPoint) -> Found:
     if point.sent is None:
         return NO_RECORDS
-    least = least_duration_s(point.concurrency)
+    min_s = min_duration_s(point.concurrency)
     is_window = bool(point.sent.window.length) and not point.has_conversations
     span = point.sent.window_span_s if is_window else point.sent.span_s
     if point.is_offline:
         # All its requests start at the same time.
         is_window, span = False, point.result.value("benchmark_duration") or span
-    what = "steady state" if is_window else "whole run"
-    short = f", {least - span:,.0f} s too short" if span < least else ""
-    return span >= least, f"{what} of {span:,.0f} s, expected {least:,.0f} s{short}"
+    scope = "steady state" if is_window else "whole run"
+    short = f", {min_s - span:,.0f} s too short" if span < min_s else ""
+    return span >= min_s, f"{scope} of {span:,.0f} s, expected {min_s:,.0f} s{short}"
 
 
 def _steady_state(point: MeasuredPoint) -> Found:
@@ -199,11 +199,11 @@ def _steady_state(point: MeasuredPoint) -> Found:
         trend = f"; the time per token {direction} by {abs(window.drift):.0%} over the run"
     if not window.length:
         found = "partial_dataset" if not window.super_passes else "insufficient_passes"
-        if window.super_passes > LEAST_PASSES:
+        if window.super_passes > MIN_PASSES:
             found = "not found"
-        text = f"{found}: no {LEAST_PASSES} steady super-passes among {window.super_passes}"
+        text = f"{found}: no {MIN_PASSES} steady super-passes among {window.super_passes}"
         return False, text + trend
-    if point.sent.window_span_s < least_duration_s(point.concurrency):
+    if point.sent.window_span_s < min_duration_s(point.concurrency):
         text = f"insufficient_duration: {window.length} super-passes in "
         return False, f"{text}{point.sent.window_span_s:,.0f} s{trend}"
     text = f"windowable: super-passes {window.first + 1} to {window.first + window.length} of "
@@ -211,11 +211,14 @@ def _steady_state(point: MeasuredPoint) -> Found:
 
 
 def _queries(point: MeasuredPoint) -> Found:
-    done, least = point.result.accounts.completed, point.entries
-    if not least:
+    done, min_completed = point.result.accounts.completed, point.entries
+    if not min_completed:
         return None, "the size of the dataset is not in the results"
-    short = f", {least - done:,} too few" if done < least else ""
-    return done >= least, f"{done:,} completed, expected one pass of {least:,}{short}"
+    short = f", {min_completed - done:,} too few" if done < min_completed else ""
+    return (
+        done >= min_completed,
+        f"{done:,} completed, expected one pass of {min_completed:,}{short}",
+    )
 
 
 def _multiple(point: MeasuredPoint) -> Found:
@@ -248,8 +251,8 @@ def _salt(point: MeasuredPoint) -> Found:
         return None, "it is unknown whether a marker was sent twice: no records.parquet"
     repeats = point.sent.repeats
     if repeats:
-        what = "conversations" if point.has_conversations else "requests"
-        return False, f"{repeats:,} of {point.issued:,} {what} repeat an entry with its marker"
+        unit = "conversations" if point.has_conversations else "requests"
+        return False, f"{repeats:,} of {point.issued:,} {unit} repeat an entry with its marker"
     return True, f"64 bits, a marker for each entry, each sent once, from the seed ({place})"
 
 
@@ -266,8 +269,8 @@ def _warmup_length(point: MeasuredPoint) -> Found:
         return True, "no warmup"
     if point.warmup_s is None:
         return None, "the warmup has no duration in the config; its time is not in the results"
-    most = f"expected {LONGEST_WARMUP_S:,.0f} or less"
-    return point.warmup_s <= LONGEST_WARMUP_S, f"{point.warmup_s:,.0f} s, {most}"
+    expected = f"expected {MAX_WARMUP_S:,.0f} or less"
+    return point.warmup_s <= MAX_WARMUP_S, f"{point.warmup_s:,.0f} s, {expected}"
 
 
 def _metrics(point: MeasuredPoint) -> Found:
@@ -280,13 +283,16 @@ def _metrics(point: MeasuredPoint) -> Found:
 
 
 def _early_stopping(point: MeasuredPoint) -> Found:
-    least = least_queries(0.9)
+    min_count = min_queries(0.9)
     if point.sent is None:
         return NO_RECORDS
     official = _official(point)
     ttft, tpot = official.ttft_p90_bound_ms, official.tpot_p90_bound_ms
     if ttft is None or tpot is None:
-        return False, f"{point.issued:,} requests, too few for a bound of P90, which needs {least}"
+        return (
+            False,
+            f"{point.issued:,} requests, too few for a bound of P90, which needs {min_count}",
+        )
     bounds = f"TTFT {significant(ttft)} ms, TPOT {significant(tpot)} ms"
     return True, f"with 99% confidence P90 is within {bounds}"
 
@@ -327,7 +333,7 @@ def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requir
     rule, section = "accuracy-coverage", "4.3"
     known = {each.concurrency: each.result.quality for each in curve if each.result.quality}
     if not known or regions is None:
-        return of_curve(rule, section, None, "no quality gate with these runs")
+        return of_curve(rule, section, None, "these runs have no quality gate")
     missing = []
     for region in Region:
         low, high = regions.span(region)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from aiperf_svc.domain.metric_formulas import Floats
 
-LEAST_PASSES = 4
+MIN_PASSES = 4
 """Minimum super-passes of a window."""
-LARGEST_SCATTER = 0.08
+MAX_SCATTER = 0.08
 """Maximum standard deviation over the super-passes, as a share of their mean."""
-LEAST_DRIFT = 0.05
+MIN_DRIFT = 0.05
 """Minimum change from end to end, as a share of the median, that counts as a trend."""
 SIGNIFICANCE = 0.05
 RAMP_BAND = 0.05
@@ -73,8 +73,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """True if this change counts as a trend."""
 
 
-def find_window(requests: Requests, pass_size: int, least_s: float) -> Window:
-    """Return the first steady series of super-passes whose starts span at least `least_s`, or else
+def find_window(requests: Requests, pass_size: int, min_s: float) -> Window:
+    """Return the first steady series of super-passes whose starts span at least `min_s`, or else
     the longest one. An incomplete last super-pass is ignored."""
     count = len(requests.start_ns) // pass_size
     series = [
@@ -103,7 +103,7 @@ def find_window(requests: Requests, pass_size: int, least_s: float) -> Window:
             found = msgspec.structs.replace(
                 found, first=first, length=last - first, begin=begin, end=end
             )
-        if span_s >= least_s:
+        if span_s >= min_s:
             break
     return found
 
@@ -116,7 +116,7 @@ def _percentile(values: Floats, share: float) -> float:
 
 def _ramp(p50: Floats) -> int:
     count = len(p50)
-    if count < LEAST_PASSES or np.isnan(p50[count // 2 :]).all():
+    if count < MIN_PASSES or np.isnan(p50[count // 2 :]).all():
         return min(1, count)
     level = float(np.nanmedian(p50[count // 2 :]))
     is_off = np.abs(p50 - level) > RAMP_BAND * level
@@ -129,11 +129,11 @@ def _ramp(p50: Floats) -> int:
 def _plateaus(p50: Floats, p90: Floats, ramp: int) -> list[tuple[int, int]]:
     """Return the longest steady series, each starting where the previous one ends."""
     found, first = [], ramp
-    while first + LEAST_PASSES <= len(p50):
-        last = first + LEAST_PASSES - 1
+    while first + MIN_PASSES <= len(p50):
+        last = first + MIN_PASSES - 1
         while last < len(p50) and all(_is_steady(each[first : last + 1]) for each in (p50, p90)):
             last += 1
-        if last - first >= LEAST_PASSES:
+        if last - first >= MIN_PASSES:
             found.append((first, last))
             first = last
         else:
@@ -142,16 +142,16 @@ def _plateaus(p50: Floats, p90: Floats, ramp: int) -> list[tuple[int, int]]:
 
 
 def _is_steady(values: Floats) -> bool:
-    if np.isnan(values).any() or float(values.std()) > LARGEST_SCATTER * float(values.mean()):
+    if np.isnan(values).any() or float(values.std()) > MAX_SCATTER * float(values.mean()):
         return False
     return not has_trend(values)
 
 
 def has_trend(values: Floats) -> bool:
     """Return whether consecutive values rise or fall, significantly and by a relevant amount."""
-    if len(values) < LEAST_PASSES or np.isnan(values).any():
+    if len(values) < MIN_PASSES or np.isnan(values).any():
         return False
-    return abs(relative_drift(values)) >= LEAST_DRIFT and trend_p(values) < SIGNIFICANCE
+    return abs(relative_drift(values)) >= MIN_DRIFT and trend_p(values) < SIGNIFICANCE
 
 
 def relative_drift(values: Floats) -> float:

@@ -117,7 +117,7 @@ class ScalingResult(msgspec.Struct, frozen=True, kw_only=True):
     ready: tuple[tuple[float, int], ...]
     """Time and number at each change of the ready replicas."""
     limit: str
-    """Criterion of `recovery_s` in words; empty if it is not judged."""
+    """Criterion of `recovery_s` as text; empty if it is not judged."""
     idle_gpu_s: float
     """GPU time without work: GPUs times `idle_s`, summed over the replicas."""
     not_watched: tuple[str, ...] = ()
@@ -163,5 +163,5 @@ def _notes(result: ScalingResult) -> Iterator[str]:
 
 
 def seconds(value: float | None) -> str:
-    """Return a time in words; a dash for None."""
+    """Return a time as text; a dash for None."""
     return "–" if value is None else f"{value:.1f} s"

@@ -75,7 +75,7 @@ class FollowedLoad(NamedTuple):
     changes: tuple[LoadChange, ...]
     end_s: float
     """When the last request was due."""
-    asked_s: tuple[float, ...] = ()
+    requested_s: tuple[float, ...] = ()
     """When events requested another number of replicas."""
 
 
@@ -120,12 +120,12 @@ def _decisions(changes: Sequence[DesiredChange]) -> list[DesiredChange]:
     """Return the changes by time, merging those of an autoscaler and of its workload."""
     found: list[DesiredChange] = []
     for each in sorted(changes, key=lambda change: change.at_wall_ns):
-        for place, known in enumerate(found):
+        for index, known in enumerate(found):
             is_same = (known.before, known.after) == (each.before, each.after)
             is_near = each.at_wall_ns - known.at_wall_ns <= SAME_NS
             if is_same and is_near and each.source not in known.source.split(", "):
                 source = f"{known.source}, {each.source}"
-                found[place] = replace(known, source=source, reason=known.reason or each.reason)
+                found[index] = replace(known, source=source, reason=known.reason or each.reason)
                 break
         else:
             found.append(each)
@@ -145,9 +145,9 @@ def _scale_ups(
         ][: each.after - each.before]
         rest = [replica for replica in rest if replica not in own]
         desired_s = (each.at_wall_ns - load.begin_ns) / SECOND
-        is_asked = any(abs(desired_s - at_s) <= EARLY_NS / SECOND for at_s in load.asked_s)
+        is_requested = any(abs(desired_s - at_s) <= EARLY_NS / SECOND for at_s in load.requested_s)
         changed_s = None
-        if not is_asked:
+        if not is_requested:
             changed_s = max(
                 (change.at_s for change in load.changes
                  if change.is_increase and change.at_s <= desired_s),
@@ -253,7 +253,7 @@ def scaling_scalars(found: ScalingResult) -> dict[str, float]:
     """Return the metrics of a run's scaling by tag: the maximum of each time. A time that some
     increase lacks is omitted."""
     metrics = {} if not found.replicas else {"idle_gpu_time": found.idle_gpu_s}
-    for tag, field in _LONGEST.items():
+    for tag, field in _MAX_METRICS.items():
         times = [getattr(each, field) for each in found.scale_ups]
         known = [each for each in times if each is not None]
         if known and len(known) == len(times):
@@ -261,7 +261,7 @@ def scaling_scalars(found: ScalingResult) -> dict[str, float]:
     return metrics
 
 
-_LONGEST = {
+_MAX_METRICS = {
     "scale_decision_time": "decision_s",
     "scale_up_time": "scale_up_s",
     "scale_use_time": "use_s",

@@ -52,14 +52,14 @@ class SlotUse(msgspec.Struct, frozen=True):
     """Use of the concurrency slots, in seconds of slot time."""
 
     used_s: float
-    asked_s: float
+    requested_s: float
     window_s: float
     """Mean length of the workers' windows."""
 
     @property
     def ratio(self) -> float:
         """Used over available slot time."""
-        return self.used_s / self.asked_s
+        return self.used_s / self.requested_s
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,14 +87,14 @@ def slot_use(rows: PhaseRows, totals: Totals, clocks: ClockMap, loop: ClosedLoop
     limit = loop.prefill_concurrency or loop.concurrency
     slots = _dealt(limit, loop.worker_count, len(stops))
     begins = _begins(rows, clocks, slots, loop.begin_ns)
-    asked = float(slots @ (np.maximum(stops - begins, 0) / 1e9))
-    if asked <= 0:
+    requested_s = float(slots @ (np.maximum(stops - begins, 0) / 1e9))
+    if requested_s <= 0:
         return None
     has_turns = bool(totals.is_multi_turn or loop.longest_pause_ns)
     if loop.prefill_concurrency is not None:
         held = _conversations(rows, clocks, loop.longest_pause_ns) if has_turns else None
         users = _dealt(loop.concurrency, loop.worker_count, len(stops))
-        used = asked - sum(
+        used_s = requested_s - sum(
             _unused(
                 *_takers(rows, clocks, rank, held),
                 slots=int(slots[rank]),
@@ -106,12 +106,12 @@ def slot_use(rows: PhaseRows, totals: Totals, clocks: ClockMap, loop: ClosedLoop
         )
     elif has_turns:
         held = _conversations(rows, clocks, loop.longest_pause_ns, loop.begun)
-        used = _clipped(held.first, held.last, begins[held.worker], stops[held.worker])
+        used_s = _clipped(held.first, held.last, begins[held.worker], stops[held.worker])
         for worker, due, taken in _later_turns(rows, clocks):
-            used -= _clipped(due, taken, begins[worker], stops[worker])
+            used_s -= _clipped(due, taken, begins[worker], stops[worker])
     else:
-        used = _requests(rows, clocks, begins, stops)
-    return SlotUse(used, asked, asked / limit)
+        used_s = _requests(rows, clocks, begins, stops)
+    return SlotUse(used_s, requested_s, requested_s / limit)
 
 
 def _stops(totals: Totals, worker_count: int, stop_ns: int) -> Times:

@@ -22,7 +22,7 @@ RELATIVE_ERROR: Final = 1 / 256
 _SHIFT: Final = 52 - 7
 _FIRST: Final = 1023 << 7
 """Raw bucket of 1.0. Bucket 0 is for zero, so 1 ns is in bucket 1."""
-_LARGEST_NS: Final = 1 << 53
+_MAX_NS: Final = 1 << 53
 """Maximum duration with a bucket: 104 days. Longer ones count as this."""
 _BUCKETS: Final = 53 * 128 + 2
 
@@ -32,7 +32,7 @@ Durations = NDArray[np.int64]
 def buckets_of(durations_ns: Durations) -> NDArray[np.int64]:
     """Return the bucket numbers of durations. Negative ones, caused by a clock step, count as
     zero."""
-    values = np.minimum(durations_ns, _LARGEST_NS).astype(np.float64)
+    values = np.minimum(durations_ns, _MAX_NS).astype(np.float64)
     numbers: NDArray[np.int64] = (values.view(np.int64) >> _SHIFT) - (_FIRST - 1)
     numbers[numbers < 0] = 0
     return numbers

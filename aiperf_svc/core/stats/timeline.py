@@ -49,14 +49,14 @@ def bin_width_s(duration_s: float, requests: int, *, usual_s: float = 0.0) -> fl
     """Return the narrowest round width with at most `MAX_BINS` bins, or fewer with few requests. A
     bin is as long as the usual request, if that leaves `FEW_BINS`. Requests of a closed loop come
     in waves of that length, and narrower bins would show these."""
-    most = min(MAX_BINS, requests // BIN_REQUESTS)
+    max_bins = min(MAX_BINS, requests // BIN_REQUESTS)
     if usual_s:
-        most = min(most, int(duration_s / usual_s))
-    most = max(FEW_BINS, most)
+        max_bins = min(max_bins, int(duration_s / usual_s))
+    max_bins = max(FEW_BINS, max_bins)
     for width in _WIDTHS_S:
-        if duration_s <= width * most:
+        if duration_s <= width * max_bins:
             return width
-    return 3600.0 * math.ceil(duration_s / (3600.0 * most))
+    return 3600.0 * math.ceil(duration_s / (3600.0 * max_bins))
 
 
 def timeline(

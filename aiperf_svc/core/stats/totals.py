@@ -38,7 +38,7 @@ class Totals(msgspec.Struct):
     cancelled: int = 0
     abandoned: int = 0
     to_abandon: int = 0
-    """Requests whose clients would not wait longer than a set time."""
+    """Requests whose clients were to disconnect after a set time."""
     unsent: int = 0
     context_overflows: int = 0
     """Requests whose prompt exceeded the server's context."""
@@ -76,7 +76,7 @@ class Totals(msgspec.Struct):
     with_prompt: int = 0
     """Completed requests whose prompt tokens the server reports."""
     with_cached: int = 0
-    """Part of these whose cached tokens the server reports."""
+    """Those of them whose cached tokens the server reports."""
     cached_above_prompt: int = 0
     """Completed requests for which the server reports more cached tokens than prompt tokens."""
     usage_contradictions: int = 0
@@ -84,9 +84,9 @@ class Totals(msgspec.Struct):
     osl_known: int = 0
     """Completed requests with a known output length and a known requested one."""
     osl_off: int = 0
-    """Part of these with an OSL mismatch beyond a tokenizer's rounding."""
-    osl_asked: float = 0.0
-    osl_made: float = 0.0
+    """Those of them with an OSL mismatch beyond a tokenizer's rounding."""
+    osl_requested: float = 0.0
+    osl_generated: float = 0.0
     """Requested and generated output tokens of these requests."""
     finish_reasons: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(len(FinishReason), dtype=np.int64)
@@ -223,15 +223,15 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     """Add sums over completed requests only, like AIPerf."""
     if not done.rows:
         return
-    given, made = done["input_tokens"], done["output_tokens"]
-    totals.has_input_tokens |= bool((given >= 0).any())
-    totals.has_output_tokens |= bool((made >= 0).any())
-    totals.without_input_tokens += _count(given < 0)
+    inputs, outputs = done["input_tokens"], done["output_tokens"]
+    totals.has_input_tokens |= bool((inputs >= 0).any())
+    totals.has_output_tokens |= bool((outputs >= 0).any())
+    totals.without_input_tokens += _count(inputs < 0)
     has_content = done["finish_reason"] != FinishReason.NO_CONTENT
-    totals.without_output_tokens += _count((made < 0) & has_content)
+    totals.without_output_tokens += _count((outputs < 0) & has_content)
     content = f.output_token_count(done)
     totals.content_tokens += float(np.nansum(content))
-    totals.without_content_tokens += _count(np.isnan(content) & (made >= 0))
+    totals.without_content_tokens += _count(np.isnan(content) & (outputs >= 0))
     _add_lengths(totals, done)
     _add_streamed(totals, done)
     _add_cached(totals, done)
@@ -250,19 +250,22 @@ def _add_cached(totals: Totals, done: Chunk) -> None:
 
 def _add_lengths(totals: Totals, done: Chunk) -> None:
     """Compare output lengths with the requested ones. A response for which the server reports the
-    exact requested number of tokens counts as matching, whatever a tokenizer here counts: random
-    tokens, for example after a forced end, split into other tokens again."""
-    asked, made = done["requested_tokens"], done["output_tokens"]
-    is_known = (asked > 0) & (made >= 0)
+    exact requested number of tokens counts as matching, whatever the client's tokenizer counts:
+    random tokens, for example after a forced end, do not survive detokenizing."""
+    requested, generated = done["requested_tokens"], done["output_tokens"]
+    is_known = (requested > 0) & (generated >= 0)
     if not is_known.any():
         return
-    is_off = (f.has_osl_mismatch(done) > 0) & (done["usage_completion_tokens"] != asked)
+    is_off = (f.has_osl_mismatch(done) > 0) & (done["usage_completion_tokens"] != requested)
     is_off = is_off[is_known]
-    asked, made = asked[is_known].astype(np.float64), made[is_known].astype(np.float64)
-    totals.osl_known += len(asked)
-    totals.osl_off += _count(is_off & (np.abs(made - asked) > OSL_ROUNDING_TOKENS))
-    totals.osl_asked += float(asked.sum())
-    totals.osl_made += float(made.sum())
+    requested, generated = (
+        requested[is_known].astype(np.float64),
+        generated[is_known].astype(np.float64),
+    )
+    totals.osl_known += len(requested)
+    totals.osl_off += _count(is_off & (np.abs(generated - requested) > OSL_ROUNDING_TOKENS))
+    totals.osl_requested += float(requested.sum())
+    totals.osl_generated += float(generated.sum())
 
 
 def _add_streamed(totals: Totals, done: Chunk) -> None:

@@ -19,7 +19,7 @@ NAME = "aiperf-svc"
 INTERVAL_NS = 1_000_000_000
 SILENT_NS = 3_000_000_000
 """Age after which a heartbeat is ignored. Services send one each second."""
-LEAST_NS = 250_000_000
+MIN_NS = 250_000_000
 """Minimum time for computing shares."""
 CPU, LAG, SHARE = (
     "aiperf_service_cpu_ratio",
@@ -46,7 +46,7 @@ _CAUSES = {
 }
 
 
-class _Heard(NamedTuple):
+class _Heartbeat(NamedTuple):
     """The last heartbeat of a service."""
 
     service: Service
@@ -61,28 +61,28 @@ class ClientSeries:
 
     def __init__(self) -> None:
         self.log = SourceLog(NAME)
-        self._heard: dict[str, _Heard] = {}
+        self._latest: dict[str, _Heartbeat] = {}
         self._sampled_ns = 0
 
     def add(self, sender: str, service: Service, vitals: Vitals, *, at_wall_ns: int) -> None:
-        known = self._heard.get(sender)
+        known = self._latest.get(sender)
         if known is None:
-            self._heard[sender] = _Heard(service, vitals, at_wall_ns, {})
-        elif at_wall_ns - known.wall_ns >= LEAST_NS:
+            self._latest[sender] = _Heartbeat(service, vitals, at_wall_ns, {})
+        elif at_wall_ns - known.wall_ns >= MIN_NS:
             shares = _shares(known.vitals, vitals, at_wall_ns - known.wall_ns)
-            self._heard[sender] = _Heard(service, vitals, at_wall_ns, shares)
+            self._latest[sender] = _Heartbeat(service, vitals, at_wall_ns, shares)
 
     def load(self, wall_ns: int) -> ClientLoad | None:
         """Return the current load; None without recent heartbeats."""
-        fresh = [each for each in self._heard.values() if wall_ns - each.wall_ns < SILENT_NS]
+        fresh = [each for each in self._latest.values() if wall_ns - each.wall_ns < SILENT_NS]
         if not fresh:
             return None
         load = ClientLoad(cpu_cores={}, loop_lag_s={}, cpu_lost={})
         for each in fresh:
-            _raise(load.cpu_cores, each.service.value, each.vitals.cpu_fraction)
-            _raise(load.loop_lag_s, each.service.value, each.vitals.loop_lag_ns / 1e9)
+            _set_max(load.cpu_cores, each.service.value, each.vitals.cpu_fraction)
+            _set_max(load.loop_lag_s, each.service.value, each.vitals.loop_lag_ns / 1e9)
             for cause, share in each.shares.items():
-                _raise(load.cpu_lost, cause, share)
+                _set_max(load.cpu_lost, cause, share)
         return load
 
     def sample(
@@ -142,5 +142,5 @@ def _shares(before: Vitals, after: Vitals, elapsed_ns: int) -> dict[str, float]:
     return {cause: min(1.0, max(0, ns) / elapsed_ns) for cause, ns in grown.items()}
 
 
-def _raise(values: dict[str, float], name: str, value: float) -> None:
+def _set_max(values: dict[str, float], name: str, value: float) -> None:
     values[name] = max(values.get(name, 0.0), value)

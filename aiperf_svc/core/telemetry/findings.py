@@ -37,9 +37,9 @@ THROTTLE_REASONS = {"power": 0x04 | 0x80, "thermal": 0x20 | 0x40}
 """Bits of NVML's reasons for a low clock that indicate a limit: the software's power cap and the
 hardware's brake, the thermal slowdown by software and by hardware (nvml.h,
 `nvmlClocksEventReason…`)."""
-LONGEST_GAP_NS = 3_000_000_000
+MAX_GAP_NS = 3_000_000_000
 """Maximum interpolated time between two readings of a GPU's power."""
-JOULES_A_MEGAJOULE = 1e6
+JOULES_PER_MEGAJOULE = 1e6
 """Energy fields are in MJ."""
 _TOKENS = ("prompt_tokens", "generation_tokens")
 """Counters for all tokens of servers under load."""
@@ -89,8 +89,8 @@ def judge_system(
     used = [log for log, report in zip(logs, sources, strict=True) if report.is_used]
     metrics: dict[str, float] = {}
     found = [
-        _arrived(used, facts, metrics),
-        _in_front(used, facts, metrics),
+        _running_requests(used, facts, metrics),
+        _time_in_front(used, facts, metrics),
         _preemptions(used, facts, metrics),
         _kv_cache(used, facts, metrics),
         _prefix_hits(used, facts, metrics),
@@ -103,7 +103,9 @@ def judge_system(
     return SystemReport(verdict=worst_of(checks), checks=checks, metrics=metrics, sources=sources)
 
 
-def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> Reason | None:
+def _running_requests(
+    logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
+) -> Reason | None:
     values = {}
     for name in ("running", "waiting"):
         found = series.gauge(logs, name, facts.steady_ns, facts.stop_ns)
@@ -127,7 +129,9 @@ def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float])
     )
 
 
-def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> Reason | None:
+def _time_in_front(
+    logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
+) -> Reason | None:
     found = series.histogram(logs, "time_to_first_token", facts.begin_ns, facts.end_ns)
     if found is None:
         return None
@@ -219,10 +223,10 @@ def _hits_agree(logs: list[SourceLog], facts: LoadFacts) -> Reason | None:
         return None
     client, server = facts.cached_tokens / facts.prompt_tokens, hits / queries
     # Some servers do not report cached tokens if there are none.
-    least = facts.cached_tokens / max(facts.prompt_tokens, facts.all_prompt_tokens)
+    min_share = facts.cached_tokens / max(facts.prompt_tokens, facts.all_prompt_tokens)
     return graded(
         "cached_tokens_agree",
-        max(0.0, server - client, least - server),
+        max(0.0, server - client, min_share - server),
         HITS_APART,
         text=f"the responses report that {client:.1%} of {facts.prompt_tokens:,.0f} prompt tokens "
         f"were cached ({facts.cached_coverage:.0%} of the requests report it), the counters of the "
@@ -260,7 +264,7 @@ def _speculation(
     if steps and accepted is not None:
         length = metrics["server_acceptance_length"] = 1 + accepted / steps
         parts.append(f"acceptance length {length:.3g} tokens per step")
-    elif steps and (of_all := _generated_a_step(logs, facts, steps)) is not None:
+    elif steps and (of_all := _tokens_per_step(logs, facts, steps)) is not None:
         metrics["server_acceptance_length"] = of_all
         parts.append(f"acceptance length {of_all:.3g} tokens per step (generated tokens / steps)")
     elif len(gauge):
@@ -288,7 +292,7 @@ def _speculation(
     return found
 
 
-def _generated_a_step(logs: list[SourceLog], facts: LoadFacts, steps: float) -> float | None:
+def _tokens_per_step(logs: list[SourceLog], facts: LoadFacts, steps: float) -> float | None:
     """Return the tokens per step, without the first token of each request, which prefill makes."""
     window = facts.begin_ns, facts.end_ns
     generated = series.counter(logs, "generation_tokens", *window)
@@ -380,7 +384,7 @@ def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
         growth = _growth(gpu.log.sampled(*numbers), facts, longest_share=SAMPLED_SHARE)
         # A GPU whose counter does not grow has none.
         if growth:
-            return growth * field.scale * JOULES_A_MEGAJOULE
+            return growth * field.scale * JOULES_PER_MEGAJOULE
     if (read := gpu.fields.get("gpu_power_usage")) is None:
         return None
     times, watts = gpu.log.sampled(*read[1])
@@ -389,7 +393,7 @@ def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
     near = times[first : int(np.searchsorted(times, end_ns, side="left")) + 1]
     if not len(near) or end_ns <= begin_ns:
         return None
-    if max(near[0] - begin_ns, end_ns - near[-1], *np.diff(near), 0) > LONGEST_GAP_NS:
+    if max(near[0] - begin_ns, end_ns - near[-1], *np.diff(near), 0) > MAX_GAP_NS:
         return None
     # Relative to the begin, so that nanoseconds since 1970 lose no digits.
     inside = near[(near > begin_ns) & (near < end_ns)]

@@ -267,21 +267,21 @@ def grown(curve: Curve, begin_ns: int, end_ns: int) -> float | None:
 
 def restarts(curves: Iterable[Curve]) -> int:
     """Return how often counters decreased because their server was restarted."""
-    most = 0
+    resets = 0
     for curve in curves:
         values = curve.values[~np.isnan(curve.values)]
-        most = max(most, int((np.diff(values) < 0).sum()))
-    return most
+        resets = max(resets, int((np.diff(values) < 0).sum()))
+    return resets
 
 
 def returns(curves: Iterable[Curve]) -> int:
     """Return how often a counter disappeared from the pages and returned."""
-    most = 0
+    breaks = 0
     for curve in curves:
         is_there = ~np.isnan(curve.values)
         begins = np.flatnonzero(np.diff(is_there.astype(np.int8)) > 0)
-        most = max(most, len(begins) - (not is_there[:1].all()))
-    return most
+        breaks = max(breaks, len(begins) - (not is_there[:1].all()))
+    return breaks
 
 
 def mark_of(series: Series) -> Mark | None:

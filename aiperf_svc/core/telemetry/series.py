@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from aiperf_svc.core.telemetry.copies import CopyFinder, without_copies
+from aiperf_svc.core.telemetry.duplicate_sources import CopyFinder, without_copies
 from aiperf_svc.core.telemetry.families import (
     GPU_FIELDS,
     PORTABLE,

@@ -16,7 +16,7 @@ from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.domain.foreign_text import one_line
 
 HIDDEN = "***"
-LONGEST = 200
+MAX_LENGTH = 200
 """Maximum characters of a value. A longer one, such as a chat template, becomes its checksum."""
 _VERSION_KEYS = ("version", "build_info")
 _NOT_ARGUMENTS = {"engine", "engine_type", "model_name"}
@@ -68,7 +68,7 @@ def information_facts(log: SourceLog) -> dict[str, str]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        if len(value) > LONGEST:
+        if len(value) > MAX_LENGTH:
             return f"sha256:{hashlib.sha256(value.encode()).hexdigest()[:16]}"
         return one_line(value)
     return msgspec.json.encode(value).decode()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from aiperf_svc.core.telemetry.copies import CopyFinder
+from aiperf_svc.core.telemetry.duplicate_sources import CopyFinder
 from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, missed_ns, restarts, returns
 from aiperf_svc.core.telemetry.page import Series
@@ -109,10 +109,10 @@ def _missing_times(log: SourceLog, begin_ns: int, end_ns: int) -> Iterator[str]:
     """Yield the parts of the load that a server's counters miss."""
     if not log.portable:
         return
-    missed = zip(("first", "last"), missed_ns(log, begin_ns, end_ns), strict=True)
+    gaps = zip(("first", "last"), missed_ns(log, begin_ns, end_ns), strict=True)
     yield from (
         f"its counters miss the {which} {significant(ns / 1e9, 3)} s of the load"
-        for which, ns in missed
+        for which, ns in gaps
         if ns
     )
 

@@ -44,8 +44,8 @@ FD_SHARE = 0.95
 UNUSUAL_REASONS = ("content_filter", "no_content", "other")
 """Finish reasons of completed responses that are shorter than requested."""
 UNUSUAL_REASONS_SHARE = (0.01, 0.50)
-"""Limits of their share. From 1% on they determine p99; if most responses are of this kind, nothing
-was measured."""
+"""Limits of their share. At 1% or more they determine p99; if most responses are of this kind,
+nothing was measured."""
 OSL_OFF_SHARE = 0.05
 """Limit of the share of output lengths that differ. Beyond it, throughput and latency are those of
 another output length."""
@@ -136,7 +136,7 @@ def _output_length(e: Evidence) -> Reason | None:
     totals = e.totals
     if not totals.osl_known or not e.is_length_forced:
         return None
-    ratio = totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0
+    ratio = totals.osl_generated / totals.osl_requested if totals.osl_requested else 1.0
     return graded(
         "output_length",
         totals.osl_off / totals.osl_known,
@@ -156,12 +156,12 @@ def _worst_worker(
     text: Callable[[Health], str],
     remedy: str,
     unit: str = "ratio",
-    least_samples: int = MIN_HEALTH_SAMPLES,
+    min_samples: int = MIN_HEALTH_SAMPLES,
 ) -> Callable[[Evidence], Reason | None]:
     """Return the check of one value, for the worker with the highest one."""
 
     def graded_worst(e: Evidence) -> Reason | None:
-        watched = [health for health in e.workers if health.samples >= least_samples]
+        watched = [health for health in e.workers if health.samples >= min_samples]
         if not watched:
             return None
         worst = max(watched, key=figure)
@@ -199,7 +199,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         FD_SHARE,
         text=lambda worker: f"{worker.id} used {worker.fd_share:.0%} of its file descriptors",
         remedy="raise ulimit -n or use more workers",
-        least_samples=0,
+        min_samples=0,
     ),
     Check(
         "capped",

@@ -56,8 +56,8 @@ def blank_bounds(rows: PhaseRows) -> tuple[GapBound, ...]:
         return f.time_to_first_token(chunk) - chunk["blank_lead_us"] / US_PER_MS
 
     return tuple(
-        GapBound("time_to_first_token", stat, at, least, at, mean)
-        for stat, at, least, mean in _with_bound(rows, f.time_to_first_token, lowest)
+        GapBound("time_to_first_token", stat, at, lowest_ms, at, mean)
+        for stat, at, lowest_ms, mean in _with_bound(rows, f.time_to_first_token, lowest)
     )
 
 
@@ -76,8 +76,8 @@ def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
         return f.time_to_second_token(chunk) + open_ms(chunk)
 
     return tuple(
-        GapBound("time_to_second_token", stat, at, at, most, mean)
-        for stat, at, most, mean in _with_bound(rows, f.time_to_second_token, highest)
+        GapBound("time_to_second_token", stat, at, at, highest_ms, mean)
+        for stat, at, highest_ms, mean in _with_bound(rows, f.time_to_second_token, highest)
     )
 
 

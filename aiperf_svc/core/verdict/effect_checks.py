@@ -38,8 +38,8 @@ of responses that were not read in time."""
 IMPOSSIBLE_SHARE = (0.001, 0.01)
 """Limits of responses that precede their requests, which means that the clock was set."""
 ERROR_SHARE = (0.01, 0.10)
-"""Limits of failed requests. From 1% on, the remaining successes may be the fast ones, and failures
-determine p99. From 10% on, the server did not carry the requested load (as in `LOAD_SHORTFALL`),
+"""Limits of failed requests. At 1%, the remaining successes may be the fast ones, and failures
+determine p99. At 10%, the server did not carry the requested load (as in `LOAD_SHORTFALL`),
 and a failed request costs it less than a completed one, so the latencies are those of another
 benchmark. A larger error budget in the config raises the second limit, since failures are then part
 of the measurement."""
@@ -47,7 +47,7 @@ UNCOUNTED_SHARE = 0.01
 """Limit of completed requests with unknown tokens, which are missing from sums and rates of
 tokens."""
 IMPOSSIBLE_TOKENS_SHARE = (0.01, 0.50)
-"""Limits of responses with an impossible token count. From 1% on, they determine p99 of the times
+"""Limits of responses with an impossible token count. At 1%, they determine p99 of the times
 between tokens; if most are of this kind, no token metric was measured."""
 TOKENS_APART = 0.10
 """Limit of the difference between the token counts of client and server. All token rates differ by
@@ -308,13 +308,13 @@ def _output_tokens(e: Evidence) -> Reason | None:
 
 def _asked_input_tokens(e: Evidence) -> Reason | None:
     """Judge the server's counts of prompts that were not counted by a client-side tokenizer."""
-    usual, stated = e.asked_input_tokens, e.stated_input_tokens
+    usual, stated = e.requested_input_tokens, e.stated_input_tokens
     if not usual or not stated:
         return None
-    apart, is_longer = 0.0, 0 < e.longest_input_tokens < stated - e.asked_tolerance
+    apart, is_longer = 0.0, 0 < e.longest_input_tokens < stated - e.requested_tolerance
     if is_longer:
         apart = 1.0 - e.longest_input_tokens / stated
-    elif stated < usual - e.asked_tolerance:
+    elif stated < usual - e.requested_tolerance:
         apart = 1.0 - stated / usual
     why = "it uses another tokenizer, or adds its own prompt" if is_longer else "it truncated them"
     return graded(

@@ -146,12 +146,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the counting tokenizer; empty if the server's counts are used."""
     tokens: TokenAgreement = msgspec.field(default_factory=TokenAgreement)
     """The client's counts compared with the server's."""
-    asked_input_tokens: float = 0.0
+    requested_input_tokens: float = 0.0
     """Approximate mean length of the synthetic prompts; 0 if a tokenizer or nothing counts them."""
-    asked_tolerance: float = 0.0
+    requested_tolerance: float = 0.0
     """Random error to allow for in the mean of the drawn lengths."""
     longest_input_tokens: float = 0.0
-    """The same with the longest chat template; 0 if prompts contain more than that."""
+    """Approximate mean length with the longest chat template; 0 if prompts have other content."""
     stated_input_tokens: float = 0.0
     """Mean length reported by the server."""
     is_length_forced: bool = False
@@ -268,8 +268,8 @@ def achieved_share(totals: Totals, unsent: int) -> float | None:
 def turns_share(totals: Totals, *, rate: float, begin_ns: int, stop_ns: int) -> float:
     """Return the written requests over the turns of users who take turns regularly until the stop,
     at this total rate."""
-    asked_for = int(rate * (stop_ns - begin_ns) / 1e9)
-    return totals.written / asked_for if asked_for else 1.0
+    requested = int(rate * (stop_ns - begin_ns) / 1e9)
+    return totals.written / requested if requested else 1.0
 
 
 def client_share(totals: Totals, unsent: int, *, connecting: int) -> float | None:
@@ -317,7 +317,7 @@ def arrivals_ratio(
 
 
 def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
-    """Return the kinds of errors in words and their counts, most frequent first."""
+    """Return the names of the kinds of errors and their counts, most frequent first."""
     found = [
         (kind.name.lower().replace("_", " "), int(totals.errors[kind]))
         for kind in ErrorKind

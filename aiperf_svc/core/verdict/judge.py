@@ -73,7 +73,7 @@ class _Cause(NamedTuple):
 
 
 def _other_cause(e: Evidence) -> _Cause | None:
-    """Return a cause of a lower load other than the client; None without one."""
+    """Return a cause of a lower load other than the client; None if there is none."""
     if e.failure:
         return _Cause(RUN_FAILED, f"the run failed: {e.failure}")
     if e.lost_services:

@@ -13,7 +13,7 @@ SINGLE_READ_SHARE = 0.05
 proxy affects all of them."""
 ODD_TOKENS_SHARE = 0.01
 """Limit of responses with fewer than half as many tokens as events, or too many for their events
-and bytes. From 1% on, they determine p99 of the times between tokens."""
+and bytes. At 1%, they determine p99 of the times between tokens."""
 GAP_SHIFT = 0.20
 """Limit of the effect of merged reads on a percentile of the times between chunks. These are not
 headline numbers, and servers send most merged chunks at once; 20% changes which of two servers

@@ -142,7 +142,7 @@ class TrialPublished(Message, frozen=True):
     is_over: bool = False
     """True when this trial was the last one and has ended."""
     state: RunState = RunState.PENDING
-    """How the experiment has ended, when it is over."""
+    """How the experiment ended; empty while it runs."""
     reason: str = ""
 
 

@@ -119,7 +119,7 @@ class HookCall(Value, frozen=True):
     """A request to a server before or after a phase."""
 
     text: str
-    """The request and its time, in words."""
+    """The request and its time, as text."""
     took_ms: float
     problem: str = ""
     """What went wrong; empty if nothing did."""

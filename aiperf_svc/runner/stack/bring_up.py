@@ -154,8 +154,8 @@ async def refuse_in_use(request: StackRequest, cluster: Cluster, me: Holder) -> 
     """Raise StackInUse if another process than `me` uses a stack of this name. Raises Refused,
     Unreachable."""
     namespace = request.plan.config.deployment.namespace.name
-    there = await find_roots(cluster, stack=request.stack, or_namespace=namespace)
-    for each in namespaces_of(there):
+    existing = await find_roots(cluster, stack=request.stack, or_namespace=namespace)
+    for each in namespaces_of(existing):
         await refuse_held(cluster, request.stack, each, me)
 
 
@@ -193,8 +193,8 @@ async def _is_up(request: StackRequest, cluster: Cluster, state: Json, *, run_id
         return False
     uids, _ = deployed.roots_of(state, stack=request.stack)
     namespace = request.plan.config.deployment.namespace.name
-    there = await find_roots(cluster, stack=request.stack, or_namespace=namespace)
-    return any(each.uid in uids and not each.is_going for each in there)
+    existing = await find_roots(cluster, stack=request.stack, or_namespace=namespace)
+    return any(each.uid in uids and not each.is_going for each in existing)
 
 
 def compare(request: StackRequest, state: Json) -> StackChanges:

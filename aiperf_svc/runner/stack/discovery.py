@@ -175,8 +175,8 @@ async def _addresses(cluster: Cluster) -> tuple[set[str], str]:
         service = await cluster.get(SERVICE)
         ends = (await cluster.get(SLICE)).get("endpoints") or ()
     except Refused:
-        what = "Service and EndpointSlice kubernetes in namespace default"
-        return set(), f"the addresses of the API server ({what}) cannot be read"
+        objects = "Service and EndpointSlice kubernetes in namespace default"
+        return set(), f"the addresses of the API server ({objects}) cannot be read"
     texts = [text for end in ends for text in end["addresses"]]
     if not texts:
         return set(), "the cluster reports no address of the API server"

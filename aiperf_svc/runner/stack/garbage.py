@@ -131,9 +131,9 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
         if not home.records():
             raise
         done.not_reached["current context"] = str(error)
-    missed: dict[str, str] = {}
+    unreached: dict[str, str] = {}
     for record in home.records():
-        if record.cluster not in (*missed, *done.clusters):
+        if record.cluster not in (*unreached, *done.clusters):
             other = replace(
                 request,
                 kubeconfig=record.kubeconfig,
@@ -143,13 +143,13 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
             try:
                 await collect_garbage(other, done)
             except EnvironmentProblem as error:
-                missed[record.cluster] = str(error)
-        if record.cluster in missed:
+                unreached[record.cluster] = str(error)
+        if record.cluster in unreached:
             known = [home.record_file(record.stack)]
             known += [home.ephemeral(record.stack)] if record.is_ephemeral else []
             remedy = shlex.join(["rm", "-r", *map(str, known)])
             gone = f"if that cluster no longer exists, delete its record: {remedy}"
-            done.not_reached[record.stack] = f"{missed[record.cluster]}; {gone}"
+            done.not_reached[record.stack] = f"{unreached[record.cluster]}; {gone}"
     return done
 
 
@@ -229,7 +229,7 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
             if report.left:
                 done.left[name] = [str(each) for each in report.left]
             else:
-                done.removed[name] = report.in_words
+                done.removed[name] = report.text
 
 
 def _folder_to_resume(home: StateHome, stack: str) -> str:
@@ -347,7 +347,7 @@ class _Removal:
                 removal = StackRemoval(self._home, self._cluster, cli, output.say)
                 if not await removal.update_state(record):
                     raise EnvironmentProblem(
-                        f"{report.in_words} in the cluster, but the state could not be updated; "
+                        f"{report.text} in the cluster, but the state could not be updated; "
                         f"call `aiperf-svc gc {self._stack}` again"
                     )
         self._home.forget(self._stack)
@@ -490,9 +490,9 @@ class _Removal:
             return await records.find_own(record, self._cluster, cli)
         own: tuple[str, ...] | None = None
         state = await cli.export() if cli is not None else {}
-        there = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
-        uids = await own_in_state(self._cluster, state, there, stack=self._stack)
-        known = tuple(each.uid for each in there if each.uid in uids)
+        existing = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
+        uids = await own_in_state(self._cluster, state, existing, stack=self._stack)
+        known = tuple(each.uid for each in existing if each.uid in uids)
         if known and not record.is_ephemeral:
             self._is_proved = True
             # The state distinguishes its own stack from another one of the same name.
@@ -514,9 +514,9 @@ class _Removal:
         if not (self._request.take_over and self._stack in self._request.stacks):
             await refuse_namesakes(self._cluster, record, others)
             return record
-        there = [e.uid for e in others if record.namespace in namespaces_of([e])]
-        self._is_proved &= not there
-        return msgspec.structs.replace(record, own=(*own, *there))
+        uids = [e.uid for e in others if record.namespace in namespaces_of([e])]
+        self._is_proved &= not uids
+        return msgspec.structs.replace(record, own=(*own, *uids))
 
 
 def _describe(found: FoundStack) -> str:

@@ -150,7 +150,7 @@ class Measuring:
         return self.results
 
     def _uptime_gate(self) -> StartGate | None:
-        """Return the gate that starts a visit at an uptime of its target; None without one."""
+        """Return the gate that starts a visit at an uptime of its target; None if none is set."""
         experiment = self._plan.config.experiment
         blocks = experiment.blocks if experiment is not None else None
         if experiment is None or blocks is None or blocks.uptime is None:
@@ -204,7 +204,7 @@ class Measuring:
         display.note(f"{follower.failure}: results so far are collected")
 
     async def fetch(self, folder: Path) -> str:
-        """Fetch and verify every result file. Returns the amount in words. Raises
+        """Fetch and verify every result file. Returns the amount as text. Raises
         EnvironmentProblem."""
         assert self._client is not None
         give_up_mono_s, manifest = time.monotonic() + FETCH_S, None

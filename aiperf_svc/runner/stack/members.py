@@ -14,7 +14,7 @@ from aiperf_svc.runner.parts import Expansion, Member, Work, expand
 from aiperf_svc.runner.stack.request import WORKLOAD_IMAGE, StackRequest, secrets_from
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.shape_lines import changed_keys
-from aiperf_svc.workloads.shapes import most_at_once
+from aiperf_svc.workloads.shapes import max_parallel
 
 Requests = Mapping[str, StackRequest]
 """The request of each member, by its name."""
@@ -88,7 +88,7 @@ def _with_rank_image(request: StackRequest) -> Config:
     return request.config if tool is None or not image else tool.with_image(image)
 
 
-def whole_footprint(requests: Requests, expansion: Expansion) -> Footprint:
+def total_footprint(requests: Requests, expansion: Expansion) -> Footprint:
     """Return the peak footprint of all stacks together, and its duration. Raises ConfigError if it
     exceeds `deployment.limits`."""
     first, *_ = requests.values()
@@ -97,7 +97,7 @@ def whole_footprint(requests: Requests, expansion: Expansion) -> Footprint:
         [of_one_stack(found)] if is_in_turn else found
         for found in ([plan.footprint for plan in each.plans] for each in requests.values())
     ]
-    found = of_stacks(stacks, at_once=1 if is_in_turn else most_at_once(first.at_once))
+    found = of_stacks(stacks, at_once=1 if is_in_turn else max_parallel(first.at_once))
     check_limits(first.config.deployment.limits, found)
     return found
 
@@ -144,5 +144,5 @@ def several_lines(expansion: Expansion, requests: Requests) -> str:
         if request.config is not first.config:
             changed = changed_keys(first.plan, request.plan)
             lines += [f"      {each}" for each in changed if each.key != "endpoint.url"]
-    lines.append(f"  all together: {whole_footprint(requests, expansion).in_words}")
+    lines.append(f"  all together: {total_footprint(requests, expansion).text}")
     return "\n".join(lines)

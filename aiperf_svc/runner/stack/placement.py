@@ -35,13 +35,13 @@ from aiperf_svc.runner.stack.members import (
     member_requests,
     part_request,
     several_lines,
-    whole_footprint,
+    total_footprint,
 )
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.start_gate import LEAD_S
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.changes import StackChanges
-from aiperf_svc.workloads.shapes import Where, most_at_once
+from aiperf_svc.workloads.shapes import Where, max_parallel
 
 KubeContext = tuple[str | None, str | None]
 """Kubeconfig and context of a cluster."""
@@ -74,8 +74,10 @@ def run_in_namespace(
     if namespace is not None:
         resume = options.run.resume
         mode = resuming.namespace_mode(resume) if resume else signals.run(_mode(request, namespace))
-        what = "exists and is kept" if mode == "existing" else "is created, and removed at the end"
-        output.say(f"namespace {namespace} {what}")
+        namespace_text = (
+            "exists and is kept" if mode == "existing" else "is created, and removed at the end"
+        )
+        output.say(f"namespace {namespace} {namespace_text}")
         wanted = Namespace.model_validate({"name": namespace, "mode": mode})
         deployment = request.config.deployment.model_copy(update={"namespace": wanted})
         config = request.config.model_copy(update={"deployment": deployment})
@@ -110,7 +112,7 @@ class StackPlacement(Placement):
     def limit(self) -> int:
         if self._expansion.is_in_turn or self._expansion.is_driven:
             return 1
-        return most_at_once(self._first.at_once)
+        return max_parallel(self._first.at_once)
 
     def prepare(self) -> bool:
         if self._options.keep and self.limit > 1:
@@ -120,7 +122,7 @@ class StackPlacement(Placement):
             )
         for request in self._requests.values():
             request.check_prerequisites()
-        whole_footprint(self._requests, self._expansion)
+        total_footprint(self._requests, self._expansion)
         if self._expansion.is_single:
             return True  # The launch asks the user, after the preflight checks.
         for text in self._previews():
@@ -204,10 +206,10 @@ class StackPlacement(Placement):
         found = []
         for kube_context, cluster in self._clusters.items():
             placed = await read_placed(cluster, is_auto=self._is_auto)
-            there = self._plans(running, kube_context)
+            plans = self._plans(running, kube_context)
             nodes = rooms(placed.nodes, (), stack="") if placed is not None else ()
-            quotas = await read_quotas(cluster, space, there, nodes)
-            found.append((kube_context, placed, there, quotas))
+            quotas = await read_quotas(cluster, space, plans, nodes)
+            found.append((kube_context, placed, plans, quotas))
         for number, parts in enumerate(waiting):
             if all(self._fits(parts, *room) for room in found):
                 return number
@@ -221,14 +223,14 @@ class StackPlacement(Placement):
         running: Sequence[StackPlan],
         quotas: Quotas,
     ) -> bool:
-        """Return whether these parts fit into a cluster beside its running stacks."""
-        there = list(running)
+        """Return whether these parts fit into a cluster in addition to its running stacks."""
+        plans = list(running)
         for plan in self._plans(parts, kube_context):
-            if placed is not None and not fits_beside(there, plan, *placed):
+            if placed is not None and not fits_beside(plans, plan, *placed):
                 return False
-            if not quotas.has_room(plan, there[len(running) :]):
+            if not quotas.has_room(plan, plans[len(running) :]):
                 return False
-            there.append(plan)
+            plans.append(plan)
         return True
 
     def _plans(self, works: Sequence[Work], kube_context: KubeContext) -> list[StackPlan]:

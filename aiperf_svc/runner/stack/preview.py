@@ -90,7 +90,7 @@ def of_shapes(request: StackRequest, compared: StackChanges, *, is_markdown: boo
         trial_lists.shape_title(shapes, 1),
         format_(request.plan, compared).rstrip("\n"),
         *(["", *summary.section("Shapes", about), ""] if is_markdown else about),
-        shape_lines.how_to_run(request.stack, shapes, request.used_shape, at_once=at_once),
+        shape_lines.run_hint(request.stack, shapes, request.used_shape, at_once=at_once),
         "",
         trials_text(request, is_markdown=is_markdown),
     ]

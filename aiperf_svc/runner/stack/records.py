@@ -11,13 +11,13 @@ from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     StackObjects,
     expiry,
+    list_cluster_scoped,
     namespaces_of,
     refuse_taken,
     refuse_taken_outside,
     take_inventory,
-    take_outside,
+    without_dependents,
     without_labelled,
-    without_own,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     find_roots,
@@ -55,7 +55,7 @@ async def first_record(
             before, present = known.before, without_labelled(present, request.stack)
     outside = None
     if any(plan.release is not None for plan in request.plans):
-        outside_now = await take_outside(cluster)
+        outside_now = await list_cluster_scoped(cluster)
         refuse_unread(outside_now, types)
         refuse_taken_outside(outside_now, stack=request.stack, plans=request.plans)
         outside = (known.outside if known else None) or outside_now
@@ -72,18 +72,18 @@ async def first_record(
         types=types,
         own=(known.own or ()) if known else (),
     )
-    there = await find_roots(cluster, stack=request.stack, or_namespace=wanted.name)
-    if there:
+    existing = await find_roots(cluster, stack=request.stack, or_namespace=wanted.name)
+    if existing:
         record = await find_own(record, cluster, cli)
-        await refuse_others(there, record, cluster)
+        await refuse_others(existing, record, cluster)
     elif not request.is_ephemeral:
         # `up` begins with a refresh, which adopts what others have created.
         state = await cli.export()
         await refuse_strangers_of(cluster, request.stack, state, record.own or ())
     if before is not None and present is not None:
         own = record.own or ()
-        refuse_taken(without_own(present, own), stack=request.stack, plans=request.plans)
-        record = msgspec.structs.replace(record, before=without_own(before, own))
+        refuse_taken(without_dependents(present, own), stack=request.stack, plans=request.plans)
+        record = msgspec.structs.replace(record, before=without_dependents(before, own))
     return record
 
 
@@ -91,8 +91,8 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
     """Remove the roots that a killed `up` was creating, because the next `up` would refuse existing
     ones. Raises EnvironmentProblem if they remain."""
     uids, making = deployed.roots_of(await cli.export(), stack=record.stack)
-    there = await list_root_types(cluster, stack=record.stack, or_namespace=record.namespace)
-    found = await made_while_killed(cluster, record.stack, there, making)
+    existing = await list_root_types(cluster, stack=record.stack, or_namespace=record.namespace)
+    found = await made_while_killed(cluster, record.stack, existing, making)
     left = [each for each in found if each.uid not in uids]
     if not left:
         return
@@ -106,7 +106,7 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
     # These roots are empty namespaces or anchors.
     report = await wait_until_gone(cluster, wanted, timeout_s=GONE_S)
     if report.left:
-        raise EnvironmentProblem(f"{report.in_words} of an `up` that was killed: {report.left[0]}")
+        raise EnvironmentProblem(f"{report.text} of an `up` that was killed: {report.left[0]}")
     ended = await cli.refresh(clear_pending=True)
     if ended.code:
         raise PulumiFailed("refresh", ended)
@@ -121,7 +121,7 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     Raises Refused, Unreachable, and PulumiFailed if the record has no UIDs and the state cannot be
     read.
     """
-    there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
+    existing = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
     own = {*(record.own or ()), *([record.namespace_uid] if record.namespace_uid else ())}
     state = space = None
     try:
@@ -130,17 +130,19 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
         if not own:
             raise
     if state is not None:
-        uids = await own_in_state(cluster, state, there, stack=record.stack)
+        uids = await own_in_state(cluster, state, existing, stack=record.stack)
         own |= uids
         space = deployed.namespace_of(state)
         space = space if space and space[1] in uids else None
     elif not own:
-        own = {each.uid for each in there}
-    expires = min((end for each in there if each.uid in own and (end := expiry(each))), default="")
+        own = {each.uid for each in existing}
+    expires = min(
+        (end for each in existing if each.uid in own and (end := expiry(each))), default=""
+    )
     record = msgspec.structs.replace(record, own=tuple(sorted(own)), expires=expires)
     if record.before is not None:
         return record
-    spaces = ((each.name, each.uid) for each in there if not each.namespace and each.uid in own)
+    spaces = ((each.name, each.uid) for each in existing if not each.namespace and each.uid in own)
     known = record.namespace_uid if state is None else None
     name, uid = space or next(spaces, (record.namespace, known))
     return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
@@ -155,14 +157,14 @@ async def refuse_used(
     own = {*(record.own or ())}
     if not own:
         return
-    there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
-    others = [each for each in there if each.uid not in own]
+    existing = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
+    others = [each for each in existing if each.uid not in own]
     await refuse_namesakes(cluster, record, others)
     used: set[str] = set() if is_lost else own
     if others:
         made = await own_in_state(cluster, await cli.export(), others, stack=record.stack)
         used |= made - own
-    for namespace in namespaces_of(each for each in there if each.uid in used):
+    for namespace in namespaces_of(each for each in existing if each.uid in used):
         await refuse_held(cluster, record.stack, namespace, me)
 
 

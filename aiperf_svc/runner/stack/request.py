@@ -153,7 +153,7 @@ class StackRequest:
 
     @cached_property
     def plans(self) -> tuple[StackPlan, ...]:
-        """The plan of the stack for each of its shapes, which `up` brings up one after the other.
+        """The plan of the stack for each of its shapes, which `up` brings up one after another.
         Raises ConfigError."""
         return tuple(self._planned(number, self.run) for number in self.own_shapes)
 

@@ -68,9 +68,11 @@ async def wait_reports(
             if left_s > 0:
                 await asyncio.sleep(left_s)
                 continue
-            words = step or await _describe_left(cluster, record)
+            awaited = step or await _describe_left(cluster, record)
             waited_s = time.monotonic() - begun_mono_s
-            print_line(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
+            print_line(
+                f"still removing after {waited_s:.0f} s" + (f": {awaited}" if awaited else "")
+            )
 
     async with Tasks() as tasks:
         tasks.start(report(), "report what the removal waits for")
@@ -107,7 +109,7 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
     except AiperfError:
         missing = frozenset()
     where = f" in namespace {namespace}" if namespace else ""
-    lines = [f"it is unknown whether anything is left: {report.in_words.partition(': ')[2]}"]
+    lines = [f"it is unknown whether anything is left: {report.text.partition(': ')[2]}"]
     for verb in ("list", "get", "delete"):
         lacking = [right for right in wanted if right in missing and right.verb == verb]
         kinds = [str(right).removeprefix(f"{verb} ") for right in lacking]
@@ -127,11 +129,11 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
 def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> bool:
     """Return whether everything that the CLI waits for is gone. `waiting` has the kind and the name
     in the program of each object, whose own name begins with it."""
-    there = [(each.kind, each.name) for each in left]
+    existing = [(each.kind, each.name) for each in left]
     return not any(
         kind == wanted and name.startswith(prefix)
         for wanted, prefix in waiting
-        for kind, name in there
+        for kind, name in existing
     )
 
 
@@ -195,7 +197,7 @@ class StackRemoval:
         if report.unverified:
             self.is_unlisted = True
             raise await unverified(record, report, self._cluster)
-        self._say(f"leak check: {report.in_words}")
+        self._say(f"leak check: {report.text}")
         if not self.is_destroyed:
             await refuse_namesakes(self._cluster, record, report.others)
             self.is_verified = await self.update_state(record)

@@ -53,7 +53,7 @@ from aiperf_svc.workloads.shapes import index_shapes
 
 POLL_S = 1.0
 """Seconds between checks of the Jobs."""
-OUT_OF_TIME = f"deployment.ttl is over in {COLLECTION_S} s: trials that have not ended are not run"
+OUT_OF_TIME = f"deployment.ttl expires in {COLLECTION_S} s: trials that have not ended are not run"
 log = logging.getLogger(__name__)
 
 
@@ -183,7 +183,7 @@ class Collector:
     def end(self) -> None:
         self._ended.set()
 
-    # --- what indexes tell -----------------------------------------------------------------------
+    # --- messages of indexes ---------------------------------------------------------------------
 
     def _begin(self, shape: int, pod: str) -> None:
         self._progress.running[shape] = pod
@@ -242,7 +242,7 @@ class Collector:
             self._progress.is_cancelling = True
             self._carry_out(self._machine.handle(Cancelled(self._cancelled.read_text())))
 
-    # --- what the cluster says -------------------------------------------------------------------
+    # --- state of the cluster --------------------------------------------------------------------
 
     async def _follow_jobs(self) -> None:
         last_error = ""
@@ -353,7 +353,7 @@ class Collector:
         progress.is_settled = True
         progress.changes.note()
 
-    # --- what the API asks for -------------------------------------------------------------------
+    # --- requests of the results API -------------------------------------------------------------
 
     def status(self) -> Status:
         """Return the progress of the experiment."""

@@ -47,7 +47,7 @@ class FanOutProgress:
     def status(self, now_mono_s: float) -> Status:
         """Return the status at a time."""
         ended, is_final = len(self._counted), self.state.is_final
-        here = ended - self._earlier
+        own = ended - self._earlier
         passed_s = now_mono_s - self._started_mono_s
         is_writing = is_final and not self.is_settled
         at_work = count(len(self.running), "pod")
@@ -78,7 +78,7 @@ class FanOutProgress:
                 total=self._total,
                 ended=ended,
                 failed=self.failed,
-                left_s=(self._total - ended) * passed_s / here if here else None,
+                left_s=(self._total - ended) * passed_s / own if own else None,
                 rows=tuple(self._rows),
             ),
         )

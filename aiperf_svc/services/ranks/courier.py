@@ -19,7 +19,12 @@ from aiperf_svc.adapters.host.child_processes import adopt_orphans, end_children
 from aiperf_svc.adapters.host.clocks import read_clocks
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
-from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, pod_place, with_own_volume
+from aiperf_svc.adapters.ranks.rank_environment import (
+    RankEnvironment,
+    local_environment,
+    pod_environment,
+    with_own_volume,
+)
 from aiperf_svc.adapters.ranks.rank_shell import READY_S, RankShell, make_folder
 from aiperf_svc.adapters.ranks.step_commands import Piece, StepCommands
 from aiperf_svc.adapters.ranks.traffic import Traffic
@@ -48,7 +53,7 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import FINAL_STATES, RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every
-from aiperf_svc.services.clock_probes import probe_clock, take_reply
+from aiperf_svc.services.clock_probes import handle_reply, probe_clock
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.registry import tool_of
 from aiperf_svc.workloads.steps import PlannedStep
@@ -74,7 +79,7 @@ class Courier(BaseService):
         self._clock_known = asyncio.Event()
         self._shell: RankShell | None = None
         self._launches: LaunchRequests | None = None
-        self._place: RankPlace | None = None
+        self._environment: RankEnvironment | None = None
         self._files: dict[str, bytes] = {}
         self._step: StepCommands | None = None
         self._stage: StepStage | None = None
@@ -108,38 +113,42 @@ class Courier(BaseService):
     async def _configure(self) -> None:
         volume = self.context.ranks.deployment.ranks.volume
         if "AIPERF_RANK_DIR" in os.environ:
-            place = pod_place()
+            environment = pod_environment()
         else:
-            place = local_place(self.context.state, self.id, volume.path if volume else None)
+            environment = local_environment(
+                self.context.state, self.id, volume.path if volume else None
+            )
         if volume is not None and volume.kind == "host-path":
-            place = with_own_volume(place, self.context.run_id)
-        self._place = place
+            environment = with_own_volume(environment, self.context.run_id)
+        self._environment = environment
         reply = decode(await ask(self._dataset, encode(RankFilesRequested(*self.header))))
         assert isinstance(reply, RankFiles)
         self._files = reply.files
-        if not place.is_container:
+        if not environment.is_container:
             # In a pod, the init container has created it, and the loop may already run there.
-            await asyncio.to_thread(make_folder, place.folder)
+            await asyncio.to_thread(make_folder, environment.folder)
             # A command may leave daemons with their own process groups.
             adopt_orphans(True)
-        self._shell = RankShell(place.folder, on_started=self._on_started, on_ended=self._on_ended)
-        self._launches = LaunchRequests(place.folder, self._on_launch_request)
+        self._shell = RankShell(
+            environment.folder, on_started=self._on_started, on_ended=self._on_ended
+        )
+        self._launches = LaunchRequests(environment.folder, self._on_launch_request)
         # In a pod, the image of the rank's container may still be pulled when the courier starts.
         longest_s = max(READY_S, self.context.ranks.deployment.ready_timeout / 1e9)
-        await self._shell.open(starts_loop=not place.is_container, longest_s=longest_s)
+        await self._shell.open(starts_loop=not environment.is_container, longest_s=longest_s)
         await self._check_tools()
         await self._clock_known.wait()
         attached = RankAttached(
             *self.header,
             number=self._rank,
-            address=place.address,
-            interface=place.interface,
-            node=place.node,
-            work=str(place.folder / "work"),
-            volume=str(place.volume),
+            address=environment.address,
+            interface=environment.interface,
+            node=environment.node,
+            work=str(environment.folder / "work"),
+            volume=str(environment.volume),
             agent=str(self._launches.agent),
-            cores=place.cores,
-            memory_bytes=place.memory_bytes,
+            cores=environment.cores,
+            memory_bytes=environment.memory_bytes,
         )
         await self._orders.send(encode(attached))
 
@@ -148,19 +157,19 @@ class Courier(BaseService):
         config = self.context.ranks
         tools = tool_of(config).tools_of(config)
         assert self._shell is not None
-        assert self._place is not None
+        assert self._environment is not None
         names = " ".join(tool.name for tool in tools)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tool_check = ended
         script = f'for t in {names}; do command -v "$t" >/dev/null 2>&1 || echo "$t"; done'
         argv = ("sh", "-c", script if names else ":")
-        self._shell.run("tools", argv, config.workload.env, self._place.folder / "work")
+        self._shell.run("tools", argv, config.workload.env, self._environment.folder / "work")
         await ended
         missing = (self._shell.output("tools") / "stdout").read_text().split()
         for tool in tools:
             if tool.name in missing:
                 image = config.workload.image or "the image of its kind"
-                where = f"in {image}" if self._place.is_container else "on this machine"
+                where = f"in {image}" if self._environment.is_container else "on this machine"
                 raise EnvironmentProblem(
                     f"rank {self._rank}: there is no {tool.name} {where}; {tool.source}"
                 )
@@ -193,7 +202,7 @@ class Courier(BaseService):
             return
         match message:
             case ClockReply():
-                take_reply(self, self._clock, message)
+                handle_reply(self, self._clock, message)
                 if self._clock.is_known:
                     self._clock_known.set()
             case StepOrder():
@@ -205,7 +214,7 @@ class Courier(BaseService):
                 self._launches.reply(number, message.exit_code, message.stdout, message.stderr)
 
     def _handle_order(self, order: StepOrder) -> None:
-        if self._shell is None or self._place is None:
+        if self._shell is None or self._environment is None:
             return
         current = self._step.plan.number if self._step else 0
         if order.step < current:
@@ -218,7 +227,7 @@ class Courier(BaseService):
                 plan,
                 self._rank,
                 shell=self._shell,
-                place=self._place,
+                environment=self._environment,
                 files=self._files,
                 env={**spec.env, **secrets},
                 output_limit=spec.output_limit,
@@ -368,19 +377,21 @@ class Courier(BaseService):
     def _launch(self, ordered: CommandLaunched) -> None:
         """Run a command for another rank. It ends with the step at the latest."""
         assert self._shell is not None
-        assert self._place is not None
+        assert self._environment is not None
         name = f"launch-{ordered.launch}"
         self._launched[name] = ordered.launch
         argv = ("sh", "-c", ordered.command)
-        self._shell.run(name, argv, self.context.ranks.workload.env, self._place.folder / "work")
+        self._shell.run(
+            name, argv, self.context.ranks.workload.env, self._environment.folder / "work"
+        )
 
     async def _return_launch(self, command: str, exit_code: int) -> None:
         assert self._shell is not None
-        assert self._place is not None
+        assert self._environment is not None
         launch, folder = self._launched.pop(command), self._shell.output(command)
         paths = folder / "stdout", folder / "stderr"
         try:
-            if not all(map(self._place.is_left, paths)):
+            if not all(map(self._environment.is_left, paths)):
                 raise OSError(f"{command} left no output")
             output = paths[0].read_bytes(), paths[1].read_bytes()
         except OSError as error:
@@ -396,7 +407,7 @@ class Courier(BaseService):
     async def close(self) -> None:
         if self._shell is not None:
             # Kubernetes restarts a container that ends, with a growing delay.
-            is_container = self._place is not None and self._place.is_container
+            is_container = self._environment is not None and self._environment.is_container
             has_others = self.context.experiment is not None
             await self._shell.close(leaves_loop=is_container and has_others)
             self._shell = None
@@ -405,5 +416,5 @@ class Courier(BaseService):
         if self._launches is not None:
             self._launches.close()
             self._launches = None
-        if self._place is not None and self._place.is_volume_removed:
-            await asyncio.to_thread(shutil.rmtree, self._place.volume, ignore_errors=True)
+        if self._environment is not None and self._environment.is_volume_removed:
+            await asyncio.to_thread(shutil.rmtree, self._environment.volume, ignore_errors=True)

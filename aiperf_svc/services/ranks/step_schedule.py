@@ -44,7 +44,7 @@ from aiperf_svc.workloads.step_machine import (
 )
 from aiperf_svc.workloads.steps import Rank
 
-LOOK_S = 0.25
+POLL_S = 0.25
 """Longest interval between checks of the time."""
 
 
@@ -219,7 +219,7 @@ class StepSchedule(BaseService):
             if before != (machine.plans, machine.stage):
                 self.beat()
             if machine.end is None:
-                await is_set_within(self._has_news, LOOK_S)
+                await is_set_within(self._has_news, POLL_S)
         self.log.info("steps are over: %s", machine.end.value)
 
     async def _wait_for_start(self) -> None:

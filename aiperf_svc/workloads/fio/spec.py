@@ -67,16 +67,16 @@ class FioSpec(WorkloadSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_binary_size(cls, given: Any) -> Any:
+    def _has_binary_size(cls, value: Any) -> Any:
         """Refuse `bs: 64k`: fio reads it as 65,536 bytes, and a config as 64,000."""
-        size = given.get("bs") if isinstance(given, dict) else None
+        size = value.get("bs") if isinstance(value, dict) else None
         found = _DECIMAL.fullmatch(size) if isinstance(size, str) else None
         if found is not None:
             raise ValueError(
                 f"{{bs}} {size} counts in units of 1000 bytes here, and of 1024 bytes in fio: "
                 f"write {found[1]}{found[2].upper()}i, or the number of bytes"
             )
-        return given
+        return value
 
     @property
     def measured_ns(self) -> int:
@@ -96,8 +96,8 @@ class FioSpec(WorkloadSpec):
         return self
 
     def _problems_of_suite(self) -> list[str]:
-        given = filter(self._is_set, _SUITE_KEYS)
-        problems = [f"{{suite}} sets {{{key}}}; leave it out" for key in given]
+        keys = filter(self._is_set, _SUITE_KEYS)
+        problems = [f"{{suite}} sets {{{key}}}; leave it out" for key in keys]
         if self.ioengine in _SYNCHRONOUS:
             problems.append(f"{{suite}} needs an asynchronous {{ioengine}}, not {self.ioengine}")
         if self.size < _SUITE_SMALLEST:

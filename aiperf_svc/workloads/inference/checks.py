@@ -179,10 +179,10 @@ def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
         if not is_named and not has_server:
             text = "needs deployment: NAME of one of the stack's Deployments, or pool"
             if deployment.target.kind == "none":
-                text = "needs a target of the stack's own (deployment.target.kind), or the "
-                text += "Deployment of others: deployment: NAMESPACE/NAME with foreign: true"
+                text = "there is no Deployment to act on: set deployment.target.kind, or "
+                text += "deployment: NAMESPACE/NAME and foreign: true"
             if event.do in OWN_TARGET_KINDS:
-                text = "needs a target of the stack's own: deployment.target.kind mock, vllm or "
+                text = "the stack must run the target: set deployment.target.kind to mock, vllm or "
                 text += "custom"
             found.append(Problem(key, f"{event.do}: {text}"))
         if event.do == "scale" and not is_named and has_server:

@@ -3,7 +3,7 @@
 from aiperf_svc.config.agentx import conformance
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
-from aiperf_svc.config.load import Load, load_words
+from aiperf_svc.config.load import Load, describe_load
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.number_text import count, significant
@@ -53,24 +53,24 @@ def sizing_line(stack: StackPlan, config: BenchmarkConfig) -> str:
 
 def _load_line(load: Load) -> str:
     """Return the load in one line."""
-    words = load_words(load)
+    phrases = describe_load(load)
     if load.requests is not None:
-        words.append(count(load.requests, "request"))
+        phrases.append(count(load.requests, "request"))
     if load.duration is not None:
-        words.append(f"for {format_duration(load.duration)}")
+        phrases.append(f"for {format_duration(load.duration)}")
     if load.min_duration is not None:
-        words.append(f"whole passes for at least {format_duration(load.min_duration)}")
+        phrases.append(f"whole passes for at least {format_duration(load.min_duration)}")
     if load.ramp:
-        words.append(f"ramp {format_duration(load.ramp)}")
+        phrases.append(f"ramp {format_duration(load.ramp)}")
     if load.warmup:
         warm = load.warmup
         parts = [count(warm.requests, "request")] if warm.requests is not None else []
         parts += [count(warm.conversations, "conversation")] if warm.conversations else []
         parts += [format_duration(warm.duration)] if warm.duration is not None else []
-        words.append(f"after a warmup of {' or '.join(parts)}")
+        phrases.append(f"after a warmup of {' or '.join(parts)}")
     if load.agentic is not None:
-        words.append("after filling the cache with the session trees that it begins in")
-    return ", ".join(words)
+        phrases.append("after filling the cache with the session trees that it begins in")
+    return ", ".join(phrases)
 
 
 def _target(config: BenchmarkConfig) -> str:
@@ -93,17 +93,17 @@ def _lengths(config: BenchmarkConfig) -> str:
             f" ({shape.weight / total:.0%})"
             for shape in dataset.mix
         )
-        words = ["; ".join(kinds)]
+        parts = ["; ".join(kinds)]
     else:
-        words = [_in_and_out(dataset.input_tokens, dataset.output_tokens, forced)]
+        parts = [_in_and_out(dataset.input_tokens, dataset.output_tokens, forced)]
     prefix = dataset.prefix
     if prefix.system_tokens or prefix.system_prompt:
-        words.append("after a system prompt that all share")
+        parts.append("after a system prompt that all share")
     if prefix.groups:
-        words.append(f"after {prefix.groups:,} prefixes of {prefix.tokens:,}")
+        parts.append(f"after {prefix.groups:,} prefixes of {prefix.tokens:,}")
     if dataset.turns.number != Length(mean=1):
-        words.append(f"conversations of {_length(dataset.turns.number)} turns")
-    return ", ".join(words)
+        parts.append(f"conversations of {_length(dataset.turns.number)} turns")
+    return ", ".join(parts)
 
 
 def _in_and_out(length_in: Length, length_out: Length | None, forced: str) -> str:

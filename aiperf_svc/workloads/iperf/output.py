@@ -14,7 +14,7 @@ from aiperf_svc.workloads.iperf.spec import IperfSpec
 from aiperf_svc.workloads.json_output import Fields, fields_of
 from aiperf_svc.workloads.steps import ClaimedBytes, Output, Reading, UnreadableOutput
 
-_SHORTEST_INTERVAL_S = 0.5
+_MIN_INTERVAL_S = 0.5
 """Minimum interval of a series. The rest after the last full second may last a millisecond, for
 which a rate is meaningless."""
 
@@ -169,9 +169,9 @@ def _claimed(
 
 def _series(spec: IperfSpec, path: _Path) -> Iterator[Series]:
     for process, (sender, receiver) in enumerate(zip(path.senders, path.receivers, strict=True)):
-        words = ["backward"] if path.suffix else []
-        words += [f"process {process}"] if spec.processes > 1 else []
-        label = " ".join(words)
+        parts = ["backward"] if path.suffix else []
+        parts += [f"process {process}"] if spec.processes > 1 else []
+        label = " ".join(parts)
         key = f"sum{path.key}"
         arrived = [
             (time_s, interval.number(key, "bits_per_second"), interval)
@@ -194,7 +194,7 @@ def _intervals(end: Fields, key: str) -> Iterator[tuple[float, Fields]]:
     passed_s = 0.0
     for interval in end.each("intervals"):
         length_s = interval.number(key, "seconds")
-        if not interval.flag(key, "omitted") and length_s >= _SHORTEST_INTERVAL_S:
+        if not interval.flag(key, "omitted") and length_s >= _MIN_INTERVAL_S:
             yield passed_s + length_s / 2, interval
         passed_s += length_s
 

@@ -53,7 +53,7 @@ class MpiPingPongSpec(WorkloadSpec):
 
 Config = WorkloadConfig[MpiPingPongSpec]
 _SCRIPT = "pingpong.py"
-_LONGEST_SIZE_NS = 10 * SECOND_NS
+_MAX_SIZE_NS = 10 * SECOND_NS
 """Maximum time of one message size: IMB-MPI1 then ends it."""
 
 
@@ -164,6 +164,6 @@ def _step(config: Config, pair: Pair) -> Step:
         name=pair_name(pair),
         commands=(launch(hosts, program, spec, spec.transport),),
         agent_ranks=(pair[1].number,),
-        timeout_ns=timeout_of(spec, margin_ns((spec.maxlog + 2) * _LONGEST_SIZE_NS)),
+        timeout_ns=timeout_of(spec, margin_ns((spec.maxlog + 2) * _MAX_SIZE_NS)),
         labels=pair_labels(pair),
     )

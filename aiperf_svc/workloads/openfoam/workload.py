@@ -260,7 +260,7 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
         case = f"{ranks[0].volume}/cavity"
         env = {} if spec.image else {"WM_PROJECT_DIR": "/usr/share/openfoam"}
         share, rest = divmod(spec.processes, len(ranks))
-        hosts = [(rank, share + (place < rest)) for place, rank in enumerate(ranks)]
+        hosts = [(rank, share + (index < rest)) for index, rank in enumerate(ranks)]
         program = ["icoFoam", "-case", case, *(["-parallel"] if spec.processes > 1 else [])]
         prepare = Step(
             name="prepare",

@@ -25,7 +25,7 @@ class StackChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of a stack with another version of it."""
 
     base: str
-    """Name of the other version in words: `what is deployed`."""
+    """Name of the other version: `what is deployed`."""
     is_deployed: bool = False
     """True if a new run replaces one whose results may not be collected yet."""
     changed: tuple[Change, ...] | None = None

@@ -21,7 +21,7 @@ from aiperf_svc.config.yaml_files import yaml_line
 from aiperf_svc.domain.json_objects import Json
 
 WIDTH = 100
-LONGEST = 200
+MAX_LENGTH = 200
 """Maximum characters of a text that is listed whole. Commands and arguments always are."""
 SHOWN = 12
 """Maximum names in a list, and maximum different values of one field, if parts may be omitted."""
@@ -83,7 +83,7 @@ def _shortened(value: Any, *, is_command: bool = False) -> Any:
         return [_shortened(each, is_command=is_command) for each in value]
     if value == HIDDEN:
         return "(hidden)"
-    if is_command or not isinstance(value, str) or len(value) <= LONGEST:
+    if is_command or not isinstance(value, str) or len(value) <= MAX_LENGTH:
         return value
     number = len(value.splitlines())
     size = f"{number} lines" if number > 1 else f"{len(value):,} characters"

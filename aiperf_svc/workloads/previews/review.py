@@ -57,9 +57,9 @@ def whole_cost(plan: StackPlan) -> str:
     totals, ttl = plan.totals, plan.config.deployment.ttl
     if not totals.cost_per_hour:
         return ""
-    most = totals.cost_per_hour * ttl / HOUR_NS
+    max_cost = totals.cost_per_hour * ttl / HOUR_NS
     needed = plan.times.start + plan.times.load
-    limit = f"at most {significant(most)} {totals.currency} until it removes itself"
+    limit = f"at most {significant(max_cost)} {totals.currency} until it removes itself"
     if not plan.times.is_bounded:
         return limit
     usual = totals.cost_per_hour * needed / HOUR_NS
@@ -82,14 +82,14 @@ def _room(plan: StackPlan) -> str:
 
 def _objectives(plan: StackPlan) -> str:
     slo = plan.config.slo
-    words = []
+    parts = []
     for each in slo.objectives:
         bounds = [f"<= {each.max}"] if each.max is not None else []
         bounds += [f">= {each.min}"] if each.min is not None else []
-        words.append(f"{each.metric} {each.stat} {' and '.join(bounds)}")
+        parts.append(f"{each.metric} {each.stat} {' and '.join(bounds)}")
     if slo.goodput:
-        words.append("goodput: " + ", ".join(f"{k} {v}" for k, v in slo.goodput.items()))
-    return "; ".join(words)
+        parts.append("goodput: " + ", ".join(f"{k} {v}" for k, v in slo.goodput.items()))
+    return "; ".join(parts)
 
 
 def _by_pod(plan: StackPlan, text_of: Callable[[PodPlan], str]) -> str:
@@ -107,12 +107,12 @@ def _by_pod(plan: StackPlan, text_of: Callable[[PodPlan], str]) -> str:
 def _nodes_of(pod: PodPlan) -> str:
     """Return the nodes that a pod may use. Spot nodes have a label or a taint."""
     place = pod.placement
-    words = [f"node {each.node}" for each in pod.sets if each.node]
-    words += [f"{key}={value}" for key, value in place.node_selector.items()]
-    words += [f"{key} in {'|'.join(values)}" for key, values in place.require_nodes.items()]
-    words += [f"prefers {key} in {'|'.join(values)}" for key, values in place.prefer_nodes.items()]
-    words += [f"tolerates {each.key or 'every taint'}" for each in place.tolerations]
-    return ", ".join(words)
+    parts = [f"node {each.node}" for each in pod.sets if each.node]
+    parts += [f"{key}={value}" for key, value in place.node_selector.items()]
+    parts += [f"{key} in {'|'.join(values)}" for key, values in place.require_nodes.items()]
+    parts += [f"prefers {key} in {'|'.join(values)}" for key, values in place.prefer_nodes.items()]
+    parts += [f"tolerates {each.key or 'every taint'}" for each in place.tolerations]
+    return ", ".join(parts)
 
 
 def _egress(plan: StackPlan) -> list[str]:
@@ -153,10 +153,10 @@ def _volumes(target: Target) -> str:
 
 def _disk(plan: StackPlan) -> str:
     requested = sum(plan.at_once[pod.name] * pod.total.storage_bytes for pod in plan.pods)
-    most = sum(plan.at_once[pod.name] * pod.total.storage_limit_bytes for pod in plan.pods)
+    max_bytes = sum(plan.at_once[pod.name] * pod.total.storage_limit_bytes for pod in plan.pods)
     bare = [pod.name for pod in plan.pods if not pod.total.storage_limit_bytes]
     unbound = f"; {', '.join(bare)} without a limit" if bare else ""
-    return f"{gibibytes(requested)} of the nodes' disks, at most {gibibytes(most)}{unbound}"
+    return f"{gibibytes(requested)} of the nodes' disks, at most {gibibytes(max_bytes)}{unbound}"
 
 
 def _pairs(values: Mapping[str, str]) -> str:
@@ -168,9 +168,11 @@ def _drains(plan: StackPlan) -> str:
         return "evict pods, and the run fails"
     cap = plan.config.deployment.max_drain_hold
     if plan.jobs:
-        most = format_duration(min(cap or plan.config.deployment.ttl, plan.config.deployment.ttl))
+        max_wait = format_duration(
+            min(cap or plan.config.deployment.ttl, plan.config.deployment.ttl)
+        )
         return (
-            f"of the collector wait until the stack is gone, at most {most}; an index restarts "
+            f"of the collector wait until the stack is gone, at most {max_wait}; an index restarts "
             "on another node"
         )
     if cap is not None and plan.budget.hold == cap:
@@ -196,9 +198,9 @@ def _monitoring(plan: StackPlan) -> str:
 
 def _exposure(plan: StackPlan) -> str:
     results, s3 = plan.config.deployment.results, plan.config.artifacts.s3
-    words = [results.expose, *([results.host] if results.host else [])]
+    parts = [results.expose, *([results.host] if results.host else [])]
     if results.expose != "port-forward":
-        words.append("with TLS" if results.tls_secret else "without TLS")
-    words += [f"from {', '.join(results.allow_cidrs)}"] if results.allow_cidrs else []
-    words += [f"and upload to {s3.url}"] if s3 else []
-    return " ".join(words)
+        parts.append("with TLS" if results.tls_secret else "without TLS")
+    parts += [f"from {', '.join(results.allow_cidrs)}"] if results.allow_cidrs else []
+    parts += [f"and upload to {s3.url}"] if s3 else []
+    return " ".join(parts)

@@ -18,16 +18,16 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.previews.changes import Change, changes
 from aiperf_svc.workloads.previews.trial_lists import human_time, shape_title
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.shapes import Shape, most_at_once
+from aiperf_svc.workloads.shapes import Shape, max_parallel
 
 FEW = 10
 """Maximum changed keys shown for a shape."""
-MOST_SHAPES = 40
+MAX_SHAPES = 40
 """Maximum shapes described."""
 _PART = "experiment.part."
 
 
-def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int | str) -> str:
+def run_hint(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int | str) -> str:
     """Return which shape `pulumi up` deploys, and how to run the others. `at_once` is the value
     of `experiment.parallel`."""
     following = chosen % len(shapes) + 1
@@ -36,7 +36,7 @@ def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int
         return (
             f"`aiperf-svc run {stack}` runs each shape in a stack of its own, {stack}-1 to "
             f"{stack}-{len(shapes)}, as many at a time {limit}, and collects all trials; `pulumi "
-            f"up` brings up shape {chosen} alone (aiperf:shape)"
+            f"up` brings up only shape {chosen} (aiperf:shape)"
         )
     return (
         f"`pulumi up` brings up shape {chosen} and runs its trials; `pulumi config set "
@@ -56,7 +56,7 @@ def lines(shapes: Sequence[Shape], plans: Sequence[StackPlan], *, at_once: int |
 
 def _changes(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> Iterator[str]:
     """Yield the changes in the stack from each shape to the next."""
-    for number in range(2, min(len(plans), MOST_SHAPES) + 1):
+    for number in range(2, min(len(plans), MAX_SHAPES) + 1):
         before, plan = plans[number - 2], plans[number - 1]
         yield f"{shape_title(shapes, number)}{staying(before, plan)}"
         changed = changed_keys(before, plan)
@@ -89,7 +89,7 @@ def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
     head += [*(["GPUs"] if has_gpus else []), *(["an hour"] if has_prices else []), "load"]
     rows = [[*head, "parameters"]]
     for number, (shape, plan) in enumerate(zip(shapes, plans, strict=True), start=1):
-        if number > MOST_SHAPES:
+        if number > MAX_SHAPES:
             break
         totals, load = plan.totals, shape_time(shape, plan).load_ns
         cells = [str(number), str(len(shape.trials)), str(totals.pods)]
@@ -103,7 +103,7 @@ def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    more = len(plans) - MOST_SHAPES
+    more = len(plans) - MAX_SHAPES
     return [*lines, *([f"  … and {more} more shapes"] if more > 0 else [])]
 
 
@@ -150,21 +150,21 @@ def whole_lines(
 ) -> list[str]:
     """Return the duration and cost of all shapes together. `at_once` is the value of
     `experiment.parallel`."""
-    limit = most_at_once(at_once)
+    limit = max_parallel(at_once)
     times = [shape_time(shape, plan) for shape, plan in zip(shapes, plans, strict=True)]
     loads = [each.load_ns for each in times]
     longest = [each.longest_ns for each in times]
-    how = "one after the other" if limit == 1 else f"{limit} at a time"
+    order_text = "one after another" if limit == 1 else f"{limit} at a time"
     if at_once == "auto":
-        how = f"up to {limit} at a time, as many as there is room for"
-    words = [f"{count(len(plans), 'shape')}, {how}"]
+        order_text = f"up to {limit} at a time, as many as there is room for"
+    parts = [f"{count(len(plans), 'shape')}, {order_text}"]
     if all(loads):
-        words.append(f"load about {human_time(makespan(loads, limit))}")
+        parts.append(f"load about {human_time(makespan(loads, limit))}")
     if all(longest):
-        words.append(f"with starts at most {human_time(makespan(longest, limit))}")
+        parts.append(f"with starts at most {human_time(makespan(longest, limit))}")
     found = [plan.footprint for plan in plans]
-    most = of_one_stack(found) if at_once == 1 else of_stacks([found], at_once=limit)
-    lines = ["; ".join(words), f"footprint: {most.in_words}"]
+    footprint = of_one_stack(found) if at_once == 1 else of_stacks([found], at_once=limit)
+    lines = ["; ".join(parts), f"footprint: {footprint.text}"]
     return [*lines, *_cost(plans, longest, is_one_stack=at_once == 1)]
 
 
@@ -176,8 +176,8 @@ def _cost(
     if not any(prices):
         return []
     ttl, currency = plans[0].config.deployment.ttl / HOUR_NS, plans[0].totals.currency
-    most = max(prices) * ttl if is_one_stack else sum(prices) * ttl
-    cost = f"at most {significant(most)} {currency} until all stacks remove themselves"
+    max_cost = max(prices) * ttl if is_one_stack else sum(prices) * ttl
+    cost = f"at most {significant(max_cost)} {currency} until all stacks remove themselves"
     if all(longest):
         hours = [(each or 0) / HOUR_NS for each in longest]
         usual = sum(price * each for price, each in zip(prices, hours, strict=True))

@@ -23,9 +23,9 @@ _wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False
 
 def title(plan: StackPlan) -> str:
     """Return the name of the stack and of the measured system."""
-    words = [plan.identity.stack, workload_of(plan.config).subject(plan.config)]
-    words += [count(plan.ranks.replicas, "rank")] if plan.ranks is not None else []
-    return " · ".join(words)
+    parts = [plan.identity.stack, workload_of(plan.config).subject(plan.config)]
+    parts += [count(plan.ranks.replicas, "rank")] if plan.ranks is not None else []
+    return " · ".join(parts)
 
 
 def _subject_rows(plan: StackPlan) -> list[tuple[str, str]]:
@@ -35,15 +35,15 @@ def _subject_rows(plan: StackPlan) -> list[tuple[str, str]]:
 def totals_line(plan: StackPlan) -> str:
     """Return the resources that the stack requests from the cluster."""
     totals = plan.totals
-    words = [
+    parts = [
         count(totals.pods, "pod"),
         f"{cores(totals.cpu_millis)} CPU",
         f"{gibibytes(totals.memory_bytes)} memory",
         count(totals.gpus, "GPU"),
     ]
     if totals.cost_per_hour:
-        words.append(f"{totals.cost_per_hour:g} {totals.currency} an hour")
-    return ", ".join(words)
+        parts.append(f"{totals.cost_per_hour:g} {totals.currency} an hour")
+    return ", ".join(parts)
 
 
 def footprint_line(plan: StackPlan) -> str:
@@ -51,7 +51,7 @@ def footprint_line(plan: StackPlan) -> str:
     config."""
     limits, found = plan.config.deployment.limits, plan.footprint
     hours = f", {significant(found.gpu_hours, 3)} GPU-hours" if found.gpus else ""
-    given = [
+    shown_limits = [
         f"{name} {text(limit)}"
         for name, (_, text) in LIMITS.items()
         if (limit := getattr(limits, name)) is not None
@@ -60,7 +60,7 @@ def footprint_line(plan: StackPlan) -> str:
     return (
         f"at most {count(found.nodes, 'node')} for {format_duration(found.time_ns)}{hours}"
         + (f", with {count(added, 'pod')} that events or autoscalers add" if added else "")
-        + (f"; limits: {', '.join(given)}" if given else "")
+        + (f"; limits: {', '.join(shown_limits)}" if shown_limits else "")
     )
 
 
@@ -70,8 +70,8 @@ def removal_line(plan: StackPlan) -> str:
     ttl = format_duration(deployment.ttl)
     if deployment.queue is None:
         return f"{ttl} after its creation"
-    most = format_duration(deployment.longest_life)
-    return f"{ttl} after its admission, {most} after its creation at the latest"
+    max_life = format_duration(deployment.longest_life)
+    return f"{ttl} after its admission, {max_life} after its creation at the latest"
 
 
 def namespace_line(plan: StackPlan) -> str:
@@ -222,11 +222,11 @@ def _about(compared: StackChanges) -> str:
     if not compared.is_new_run:
         return "The benchmark is unchanged: no new run. Change --generation to start one."
     number = len(compared.changed)
-    what = f"{number} key{'s' * (number > 1)} of the benchmark changed"
+    change = f"{number} key{'s' * (number > 1)} of the benchmark changed"
     if not number:
-        what = "The image, version or generation changed; the benchmark did not"
+        change = "The image, version or generation changed; the benchmark did not"
     lost = "; results that were not collected are discarded" if compared.is_deployed else ""
-    return f"{what}: a new run{lost}."
+    return f"{change}: a new run{lost}."
 
 
 def _row(name: str, text: str) -> list[str]:

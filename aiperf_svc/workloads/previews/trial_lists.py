@@ -5,7 +5,7 @@ from typing import Any
 
 from aiperf_svc.config.base import MINUTE_NS, SECOND_NS
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import describe, value_text
@@ -16,7 +16,7 @@ from aiperf_svc.workloads.stacks import longest_trials
 from aiperf_svc.workloads.trials import TrialConfig
 from aiperf_svc.workloads.workload import ReplayNs, TrialTimes, no_length
 
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Maximum trials in a list for people."""
 WIDEST = 40
 """Maximum characters of a parameter's value in a list for people."""
@@ -29,14 +29,14 @@ def headline(
     experiment = config.experiment
     if experiment is not None and config.search is not None:
         return f"{_search(experiment)}, {_length_text(_times(config, members, replay_ns))}"
-    words = [count(len(members), "trial")]
+    parts = [count(len(members), "trial")]
     if experiment is not None and experiment.repetitions > 1:
         different = len(members) // experiment.repetitions
-        words[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
-        words.append(experiment.order)
+        parts[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
+        parts.append(experiment.order)
     length = _length_text(_times(config, members, replay_ns))
     is_at_once = is_side_by_side(config) or is_fanned_out(config)
-    return ", ".join([*words, f"in total {length}" if is_at_once else length])
+    return ", ".join([*parts, f"in total {length}" if is_at_once else length])
 
 
 def as_lines(
@@ -50,17 +50,17 @@ def as_lines(
     keys = config.experiment.keys
     has_repetitions = config.experiment.repetitions > 1
     rows = [("trial", *keys, *(["repetition"] if has_repetitions else []), "takes")]
-    for trial, made in members[:MOST_ROWS]:
+    for trial, made in members[:MAX_ROWS]:
         values = (_value(trial.parameters[key]) for key in keys)
-        again = [str(trial.repetition)] if has_repetitions else []
+        repetition = [str(trial.repetition)] if has_repetitions else []
         takes = _expected_text(workload_of(made).trial_times(made, replay_ns))
-        rows.append((str(trial.number), *values, *again, takes))
+        rows.append((str(trial.number), *values, *repetition, takes))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append(f"  {'  '.join(cells)}".rstrip())
-    if len(members) > MOST_ROWS:
-        lines.append(f"  … and {len(members) - MOST_ROWS:,} more")
+    if len(members) > MAX_ROWS:
+        lines.append(f"  … and {len(members) - MAX_ROWS:,} more")
     return lines
 
 
@@ -72,8 +72,8 @@ def shape_title(shapes: Sequence[Shape], number: int) -> str:
 
 def shape_name(shapes: Sequence[Shape], number: int) -> str:
     """Return the number and parameters of a shape: `shape 2 of 3 (workers.max=2)`."""
-    of = describe(shapes[number - 1].parameters)
-    return f"shape {number} of {len(shapes)}" + (f" ({of})" if of else "")
+    parameters = describe(shapes[number - 1].parameters)
+    return f"shape {number} of {len(shapes)}" + (f" ({parameters})" if parameters else "")
 
 
 def as_json(
@@ -105,9 +105,9 @@ def _search(experiment: Experiment) -> str:
     search = experiment.search
     assert search is not None
     ranges = ", ".join(f"{k} from {s.start:g} to {s.end:g}" for k, s in search.ranges.items())
-    most = MOST_POINTS + search.most_longer
+    max_trials = MAX_POINTS + search.max_longer_trials
     aim = f"the highest {search.maximize}" if search.maximize else f"what holds ({search.holds})"
-    return f"search: {ranges} for {aim}; at most {most} trials"
+    return f"search: {ranges} for {aim}; at most {max_trials} trials"
 
 
 def _times(config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs) -> TrialTimes:

@@ -203,7 +203,7 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
             Step(
                 name=f"{spec.mode} {spec.model}",
                 commands=tuple(
-                    _command(config, place, rank, ranks[0]) for place, rank in enumerate(ranks)
+                    _command(config, index, rank, ranks[0]) for index, rank in enumerate(ranks)
                 ),
                 timeout_ns=timeout_of(spec, 2 * HOUR_NS),
             ),

@@ -80,7 +80,7 @@ class Stage(Model):
             usual = WorkloadSpec.model_fields[key].get_default(call_default_factory=True)
             if getattr(self.workload, key) != usual:
                 raise ValueError(
-                    f"{{workload}}: {key} belongs to all stages: set it beside {{stages}}"
+                    f"{{workload}}: {key} belongs to all stages: set it next to {{stages}}"
                 )
         return self
 
@@ -104,8 +104,8 @@ class CheckLimit(Model):
 
     @model_validator(mode="after")
     def _has_one_limit(self) -> Self:
-        given = [key for key in ("min", "max", "of_baseline") if getattr(self, key) is not None]
-        if len(given) != 1:
+        keys = [key for key in ("min", "max", "of_baseline") if getattr(self, key) is not None]
+        if len(keys) != 1:
             raise ValueError("expected one of {min}, {max} and {of_baseline}")
         return self
 

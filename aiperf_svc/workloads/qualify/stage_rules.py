@@ -9,7 +9,7 @@ from aiperf_svc.core.experiments.qualify_trials import planned_parameters
 from aiperf_svc.core.qualify.measurements import Limit, Rules, StagePlan
 from aiperf_svc.core.qualify.result import CheckInfo
 from aiperf_svc.core.results.slo_results import limit_of
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 from aiperf_svc.workloads.pairs import circle_rounds
 from aiperf_svc.workloads.qualify.spec import CheckLimit, QualifySpec, Stage
 from aiperf_svc.workloads.registry import tool

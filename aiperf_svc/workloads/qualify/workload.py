@@ -26,7 +26,7 @@ from aiperf_svc.core.experiments.qualify_trials import (
     planned_parameters,
 )
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS, Judgement
+from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MAX_SUSPECTS, Judgement
 from aiperf_svc.core.qualify.measurements import (
     NODE,
     ROUND,
@@ -42,7 +42,7 @@ from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.plan.lifetime import LongestTimes
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.pairs import at_the_same_time, circle_rounds, pair_labels
+from aiperf_svc.workloads.pairs import circle_rounds, group_steps, pair_labels
 from aiperf_svc.workloads.qualify.spec import QualifySpec, Stage
 from aiperf_svc.workloads.qualify.stage_rules import (
     Config,
@@ -152,13 +152,13 @@ class Qualify(ToolWorkload[QualifySpec]):
         left = [rank for rank in ranks if names[rank.number] not in spec.without]
         units: Iterable[tuple[Rank, ...]]
         if spec.repeats_suspects:
-            again = [[by_name[name] for name in each if name in by_name] for each in spec.repeat]
+            repeats = [[by_name[name] for name in each if name in by_name] for each in spec.repeat]
             # A plan has the maximum number of ranks.
-            most = MOST_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
-            again = again or [list(ranks[: 1 if stage.nodes == "alone" else 3])] * most
+            max_repeats = MAX_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
+            repeats = repeats or [list(ranks[: 1 if stage.nodes == "alone" else 3])] * max_repeats
             units = (
                 tuple(unit)
-                for each in again
+                for each in repeats
                 for unit in (combinations(each, 2) if stage.nodes == "pairs" else [each])
             )
         elif stage.nodes == "all":
@@ -185,7 +185,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         spec, steps = config.workload, self.steps(config, ranks)
         if spec.repeats_suspects or spec.current is None or spec.current.nodes == "all":
             return steps
-        return at_the_same_time(steps, ranks, most_nodes=spec.max_nodes_at_once)
+        return group_steps(steps, ranks, max_nodes=spec.max_nodes_at_once)
 
     def _steps_of(
         self, config: Config, stage: Stage, unit: Sequence[Rank], names: Mapping[int, str]
@@ -254,7 +254,7 @@ class Qualify(ToolWorkload[QualifySpec]):
             found.add(trial, finding)
         return found
 
-    def needless(
+    def unnecessary_trials(
         self, config: Config, trials: Sequence[Trial], ended: Sequence[TrialRow], *, is_local: bool
     ) -> frozenset[int]:
         """Return the trials that need not run: of stages with too few good nodes, and of suspects
@@ -266,14 +266,14 @@ class Qualify(ToolWorkload[QualifySpec]):
         finished = {row.number for row in ended}
         found = set[int]()
         for stage in rules.stages:
-            of = [each for each in trials if each.parameters[STAGE] == stage.name]
-            before = {each.number for each in trials if each.number < of[0].number}
+            stage_trials = [each for each in trials if each.parameters[STAGE] == stage.name]
+            before = {each.number for each in trials if each.number < stage_trials[0].number}
             if before <= finished | found and lacks_nodes(stage, judgement):
-                found |= {each.number for each in of} - finished
-            again = {each.number for each in of if each.parameters[ROUND] == SUSPECTS}
-            has_ended = finished.issuperset({each.number for each in of} - again)
+                found |= {each.number for each in stage_trials} - finished
+            repeated = {each.number for each in stage_trials if each.parameters[ROUND] == SUSPECTS}
+            has_ended = finished.issuperset({each.number for each in stage_trials} - repeated)
             if has_ended and not (is_local and judgement.suspects(stage)):
-                found |= again - finished
+                found |= repeated - finished
         return frozenset(found)
 
     def qualification(self, config: Config, rows: Sequence[TrialRow]) -> Qualification:

@@ -128,8 +128,8 @@ def redirecting_metrics() -> Iterator[str]:
 
 
 def _only_configured_requests(run: ClientRun) -> list[str]:
-    asked = [f"asked another server for {', '.join(_elsewhere)}"] if _elsewhere else []
-    return asked + streams.good(run)
+    wrong = [f"asked another server for {', '.join(_elsewhere)}"] if _elsewhere else []
+    return wrong + streams.good(run)
 
 
 _UNASKED = stream([streams.TOKEN, streams.FINISH, streams.DONE]).data

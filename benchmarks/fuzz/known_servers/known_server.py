@@ -14,7 +14,7 @@ from benchmarks.fuzz.reply import Ending, Reply, Truth
 from benchmarks.fuzz.server import serving
 from benchmarks.truth.client_runs import ClientRun, run_client
 
-LONGEST_S = 30.0
+TIMEOUT_S = 30.0
 """Time limit for the load of one run."""
 
 
@@ -34,7 +34,7 @@ class KnownServer:
     """Flags of `profile` besides the URL and the model."""
 
 
-def measure(server: KnownServer, *, longest_s: float = LONGEST_S) -> list[str]:
+def measure(server: KnownServer, *, longest_s: float = TIMEOUT_S) -> list[str]:
     """Run the product against the server and return what is wrong with the results. `longest_s` is
     the time limit for the load.
 

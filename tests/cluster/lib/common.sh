@@ -58,7 +58,7 @@ name_addresses() { # SLOT
 # Names and addresses of a node. The first node has the control plane and a link to the host; each other node has a link
 # to the first.
 FIRST_NODE=node1
-MOST_NODES=4 # links that are in LINKS_CIDR
+MAX_NODES=4 # links that are in LINKS_CIDR
 name_node() { # NODE
   NODE=$1
   local number=${1#node}

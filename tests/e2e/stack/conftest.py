@@ -80,9 +80,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the name of this checkout's image, available to the cluster's pods: E2E_IMAGE, which
     the cluster must have or be able to pull, or else a newly built and loaded one."""
-    given = os.environ.get("E2E_IMAGE")
-    if given:
-        return given
+    configured = os.environ.get("E2E_IMAGE")
+    if configured:
+        return configured
     if not cluster.is_ours:
         pytest.fail(
             "E2E_CONTEXT is set and E2E_IMAGE is not; build and push this checkout's image "
@@ -105,11 +105,11 @@ def _built(cluster: Cluster) -> str:
 @pytest.fixture(scope="session")
 def base_image(cluster: Cluster) -> str:
     """Return the name of an image with Python that the cluster's pods have without a build."""
-    given = os.environ.get("E2E_IMAGE")
-    if not given and not cluster.is_ours:
+    configured = os.environ.get("E2E_IMAGE")
+    if not configured and not cluster.is_ours:
         pytest.fail("E2E_CONTEXT is set and E2E_IMAGE is not", pytrace=False)
     load = (str(TOOLS / "load-image"), "--base")
-    return given or run(load, environ=cluster.environ, timeout_s=LOAD_S).strip()
+    return configured or run(load, environ=cluster.environ, timeout_s=LOAD_S).strip()
 
 
 @pytest.fixture(scope="session")

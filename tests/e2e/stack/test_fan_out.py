@@ -174,7 +174,7 @@ def wait_for_a_trial(cluster: Cluster, stack: str, job: str) -> str:
     raise AssertionError(f"no trial of {job} has ended")
 
 
-def test_shapes_with_unpullable_images_fail_alone(
+def test_only_shapes_with_unpullable_images_fail(
     cluster: Cluster, image: str, make_runner: Callable[[], Runner]
 ) -> None:
     def with_images(benchmark: Config) -> None:

@@ -20,15 +20,15 @@ from tests.support.stack.real_stack import RUN_S, SHORT_S, Stack
 
 pytestmark = pytest.mark.cluster
 INSTALL_S = 120.0
-OF_THE_PROVIDER = """\
+PROVIDER_PROGRAM = """\
 import pulumi
 import yaml
 
 with open("component.yaml") as file:
-    given = yaml.safe_load(file)["resources"]["load"]["properties"]
+    properties = yaml.safe_load(file)["resources"]["load"]["properties"]
 outputs = ("namespace", "portForward", "resultsToken")
 load = pulumi.ComponentResource(
-    "aiperf:index:Benchmark", "load", {**given, **dict.fromkeys(outputs)}, remote=True
+    "aiperf:index:Benchmark", "load", {**properties, **dict.fromkeys(outputs)}, remote=True
 )
 for name in outputs:
     pulumi.export(name, vars(load)[name])
@@ -73,7 +73,7 @@ def _use_provider(stack: Stack) -> None:
     examples = PROJECT / "examples"
     shutil.copy(examples / "component" / "Pulumi.yaml", stack.folder)
     shutil.copy(examples / "component-yaml" / "Pulumi.yaml", stack.folder / "component.yaml")
-    (stack.folder / "__main__.py").write_text(OF_THE_PROVIDER)
+    (stack.folder / "__main__.py").write_text(PROVIDER_PROGRAM)
 
 
 def _measured(stack: Stack, folder: Path) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def test_provider_reports_mistakes_without_a_traceback(stack: Stack) -> None:
     assert ended.code != 0
     words = ended.out + ended.errors
     # Once while it goes on and once in the end.
-    (said,) = set(re.findall("resource 'load' has a problem: (.*)\n", words))
-    assert said.startswith("load: config: worker: unknown key")
-    assert said.endswith("did you mean workers?")
+    (problem,) = set(re.findall("resource 'load' has a problem: (.*)\n", words))
+    assert problem.startswith("load: config: worker: unknown key")
+    assert problem.endswith("did you mean workers?")
     # The SDK of the program has a traceback of its own.
     assert "aiperf_svc/stack" not in words

@@ -94,7 +94,7 @@ def test_unfinished_anchor_is_removed(
     assert not state["deployment"].get("pending_operations")
 
 
-def test_next_up_makes_unfinished_keys_again(
+def test_next_up_recreates_unfinished_keys(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

@@ -164,8 +164,8 @@ ADDS = """import http.server, json, re
 
 class Server(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        first, second = map(int, re.findall(r"\\d+", asked["messages"][-1]["content"])[:2])
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        first, second = map(int, re.findall(r"\\d+", request["messages"][-1]["content"])[:2])
         text = f"The sum is {first + second if first == 1 else 0}."
         choice = {"index": 0, "message": {"role": "assistant", "content": text}}
         body = json.dumps({"choices": [choice]}).encode()

@@ -40,7 +40,7 @@ def test_parallel_shapes_have_separate_stacks(
     assert_two_were_measured(runner, found["results"])
 
 
-PODS, MOST_PODS = 5, 8
+PODS, POD_QUOTA = 5, 8
 """Pods of a stack, and the quota, which does not allow two stacks at a time."""
 
 
@@ -51,7 +51,7 @@ def guard(cluster: Cluster, namespace: str, *, used: int) -> None:
             "apiVersion": "v1",
             "kind": "ResourceQuota",
             "metadata": {"name": "few-pods", "namespace": namespace},
-            "spec": {"hard": {"pods": str(MOST_PODS)}},
+            "spec": {"hard": {"pods": str(POD_QUOTA)}},
         }
     )
     counted = f"--for=jsonpath={{.status.used.pods}}={used}"

@@ -11,7 +11,7 @@ from tests.support.stack.real_stack import Config, Stack, shrink
 pytestmark = pytest.mark.cluster
 
 REPLICAS, USERS = 3, 9
-LEAST_SHARE = 0.25
+MIN_SHARE = 0.25
 """Smallest accepted share of the requests. A fair share is a third."""
 
 
@@ -45,7 +45,7 @@ def test_each_target_pod_gets_its_share(measured: tuple[set[str], dict[str, Any]
     uses = {each["address"]: each for each in summary["aiperf_svc"]["target_addresses"]}
     assert uses.keys() == addresses
     sent = sum(use["requests"] for use in uses.values())
-    assert min(use["requests"] for use in uses.values()) >= LEAST_SHARE * sent, uses
+    assert min(use["requests"] for use in uses.values()) >= MIN_SHARE * sent, uses
     assert {use["failures"] for use in uses.values()} == {0}
 
 
@@ -53,8 +53,8 @@ def test_servers_refusing_forced_lengths_get_unforced_requests(
     measured: tuple[set[str], dict[str, Any]],
 ) -> None:
     _, summary = measured
-    asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
-    assert asked["finding"] == "refused"
-    assert "not permitted: ignore_eos, min_tokens" in asked["said"]
+    probe = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
+    assert probe["finding"] == "refused"
+    assert "not permitted: ignore_eos, min_tokens" in probe["said"]
     assert summary["request_count"]["avg"] >= USERS
     assert "error_request_count" not in summary or not summary["error_request_count"]["avg"]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.index_place import TwoShapes
+from tests.support.two_shapes import TwoShapes
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> TwoShapes:
+def shapes(tmp_path: Path) -> TwoShapes:
     return TwoShapes(tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.jobs.index_pod import BUILT, how_ended, write_server
+from aiperf_svc.adapters.jobs.index_pod import BUILT, end_of_server, write_server
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.index_pods import LAUNCHER, Server
 
@@ -52,7 +52,7 @@ def relaunch(folder: Path, cwd: Path, *, grace_s: int = 60) -> Iterator["subproc
 
 def wait_ended(folder: Path) -> str:
     deadline = time.monotonic() + LIMIT_S
-    while not (found := how_ended(folder)):
+    while not (found := end_of_server(folder)):
         assert time.monotonic() < deadline
     return found
 
@@ -68,11 +68,13 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_server_gets_arguments_and_variables_in_its_directory(places: tuple[Path, Path]) -> None:
     folder, work = places
-    given = ("a b", "", "$(X) 'é'")
-    with launch(folder, work, sys.executable, "-c", PRINTS, *given, env={"ONE": "1=2 3"}) as run:
+    arguments = ("a b", "", "$(X) 'é'")
+    with launch(
+        folder, work, sys.executable, "-c", PRINTS, *arguments, env={"ONE": "1=2 3"}
+    ) as run:
         assert run.stdout is not None
         line = run.stdout.readline()
-    assert json.loads(line) == [list(given), "1=2 3", "of the container", str(work)]
+    assert json.loads(line) == [list(arguments), "1=2 3", "of the container", str(work)]
 
 
 def test_exit_code_is_reported_and_launcher_waits(places: tuple[Path, Path]) -> None:
@@ -113,7 +115,7 @@ def test_the_end_of_the_pod_ends_the_server(places: tuple[Path, Path]) -> None:
         run.send_signal(signal.SIGTERM)
         assert run.wait(LIMIT_S) == 0
         assert run.stdout.readline() == "told\n"
-    assert how_ended(places[0]) == ""
+    assert end_of_server(places[0]) == ""
 
 
 def test_server_that_ignores_sigterm_is_killed(places: tuple[Path, Path]) -> None:

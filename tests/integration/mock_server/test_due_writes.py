@@ -110,8 +110,8 @@ def simulate(
                 sim.sender.send_due()
             due.append(sim.sender.next_due_ns())
         rows = sim.account.rows
-        told = [] if rows is None else [json.loads(row) for row in rows.dumps(0)]
-        for row in told:
+        records = [] if rows is None else [json.loads(row) for row in rows.dumps(0)]
+        for row in records:
             times = row["chunk_wall_ns"]
             assert times == sorted(times)
             row["chunk_wall_ns"] = len(times)
@@ -119,7 +119,7 @@ def simulate(
             row["has_head"] = row.pop("head_wall_ns") is not None
             row.pop("connection")
         counters = sim.account.counters()
-        return received(client, counters["bytes_out"]), due, counters, told
+        return received(client, counters["bytes_out"]), due, counters, records
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -92,17 +92,17 @@ def test_model_name_chooses_an_error_status(plain: RunningMockServer) -> None:
 
 def test_fault_rates_are_met_and_accounted() -> None:
     config = MockServerConfig(tokens=1, error_rate=0.3, error_status=503, malformed_rate=0.2)
-    asked = 1_000
+    count = 1_000
     with running(config) as server:
         with connected(server) as client:
-            client.send(request_bytes() * asked)
-            responses = [client.response() for _ in range(asked)]
+            client.send(request_bytes() * count)
+            responses = [client.response() for _ in range(count)]
         truth = server.truth()
     errors = sum(status == 503 for status, _ in responses)
     malformed = sum(b'"content":\n\n' in body for _, body in responses)
     assert errors == pytest.approx(300, abs=60)  # four standard deviations
     assert malformed == pytest.approx(200, abs=51)
-    assert (truth["errors"], truth["completed"]) == (errors, asked - errors)
+    assert (truth["errors"], truth["completed"]) == (errors, count - errors)
 
 
 def _data(body: bytes) -> list[bytes]:
@@ -125,9 +125,9 @@ def test_responses_api_states_an_end_as_a_status(
     details: object,
     is_stream: bool,
 ) -> None:
-    asked = request_bytes("/v1/responses", input="x", stream=is_stream, model=f"mock-{fault}")
+    request = request_bytes("/v1/responses", input="x", stream=is_stream, model=f"mock-{fault}")
     with connected(plain) as client:
-        code, body = client.send(asked).response()
+        code, body = client.send(request).response()
     whole = json.loads(_data(body)[-1] if is_stream else body)
     if is_stream:
         assert whole["type"] == f"response.{status}"
@@ -146,11 +146,11 @@ def test_responses_api_states_an_end_as_a_status(
 def test_messages_api_states_a_filter_as_a_refusal(
     plain: RunningMockServer, is_stream: bool
 ) -> None:
-    asked = request_bytes(
+    request = request_bytes(
         "/v1/messages", messages=[], max_tokens=3, stream=is_stream, model="mock-content-filter"
     )
     with connected(plain) as client:
-        code, body = client.send(asked).response()
+        code, body = client.send(request).response()
     found = json.loads(_data(body)[-2] if is_stream else body)
     assert code == 200
     assert (found["delta"] if is_stream else found)["stop_reason"] == "refusal"
@@ -168,10 +168,10 @@ def test_messages_api_states_a_filter_as_a_refusal(
 def test_ending_that_the_api_lacks_is_refused(
     plain: RunningMockServer, path: str, fault: str
 ) -> None:
-    asked = request_bytes(
+    request = request_bytes(
         path, messages=[], max_tokens=3, inputs="x", input="x", headers={"X-Mock-Fault": fault}
     )
     with connected(plain) as client:
-        code, body = client.send(asked).response()
+        code, body = client.send(request).response()
     assert code == 400
     assert f"{fault}: this API states no such end".encode() in body

@@ -46,11 +46,11 @@ async def test_new_status_number_is_reported_at_once(provider: Provider, client:
 
 
 async def test_a_long_poll_ends_with_the_next_change(provider: Provider, client: RunApi) -> None:
-    asked = asyncio.create_task(client.status(after=1, timeout_s=30))
-    await provider.asked.wait()
+    poll = asyncio.create_task(client.status(after=1, timeout_s=30))
+    await provider.was_polled.wait()
     provider.now = make_status(number=2, state="done")
     provider.changed.set()
-    assert (await asked).state == "done"
+    assert (await poll).state == "done"
     assert provider.waits == [(1, 30.0)]
 
 
@@ -113,11 +113,11 @@ async def test_closing_the_server_ends_a_long_poll(tmp_path: Path, provider: Pro
     server = LocalResultsServer(provider)
     await server.listen(tmp_path / "results.sock")
     client = LocalResultsClient(tmp_path / "results.sock")
-    asked = asyncio.create_task(client.status(after=1, timeout_s=30))
-    await provider.asked.wait()
+    poll = asyncio.create_task(client.status(after=1, timeout_s=30))
+    await provider.was_polled.wait()
     await server.close()
     with pytest.raises(ApiUnavailable, match="does not respond"):
-        await asked
+        await poll
 
 
 async def test_missing_socket_is_unavailable(tmp_path: Path) -> None:

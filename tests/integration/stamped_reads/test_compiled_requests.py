@@ -117,11 +117,11 @@ def test_request_begins_with_its_prepared_bytes() -> None:
     session, kept = object(), bytearray()
     prepared = PreparedTurn(b"GET ", b" end", 4, 5, 6, 7)
     request = Request(prepared, b"run-", 1, 12, 3, 8, session, kept)
-    given = {"payload": b"GET run-800000000012 end", "bytes_out": 24, "entry": 4, "turn": 5,
+    fields = {"payload": b"GET run-800000000012 end", "bytes_out": 24, "entry": 4, "turn": 5,
              "input_tokens": 6, "requested_tokens": 7, "phase": 1, "index": 12, "due_wall_ns": 3,
              "flags": 8, "session": session, "kept": kept}  # fmt: skip
-    rest = {name: getattr(request, name) for name in fields_of(RequestFields) if name not in given}
-    assert {name: getattr(request, name) for name in given} == given
+    rest = {name: getattr(request, name) for name in fields_of(RequestFields) if name not in fields}
+    assert {name: getattr(request, name) for name in fields} == fields
     assert {name: value for name, value in rest.items() if value} == {}
     assert (request.buffer, request.read_rows) == (None, None)
 
@@ -196,7 +196,7 @@ def test_compiled_fields_equal_interpreted_ones(fields: type[Any], plain: type[A
 
 
 @needs_compiled
-def test_a_compiled_request_begins_as_a_plain_one() -> None:
+def test_new_compiled_and_plain_requests_are_equal() -> None:
     arguments: Any = PreparedTurn(b"GET ", b" end", 4, 5, 6, 7), b"run-", 1, 12, 3, 8
     for more in ((), ("session",), ("session", bytearray(b"kept"))):
         made = Request(*arguments, *more), PlainRequestFields(*arguments, *more)

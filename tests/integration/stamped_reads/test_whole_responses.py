@@ -35,8 +35,8 @@ def waiting(client: socket.socket, number: int) -> tuple[Connection, Request]:
     names = ("request_id", "index", "due_wall_ns", "write_wall_ns", "sent_wall_ns", "connect_ns",
              "tls_ns", "bytes_out", "entry", "turn", "flags", "phase",
              "requested_tokens")  # fmt: skip
-    for place, name in enumerate(names):
-        setattr(request, name, number * 16 + place)
+    for index, name in enumerate(names):
+        setattr(request, name, number * 16 + index)
     request.input_tokens = -1
     return conn, request
 

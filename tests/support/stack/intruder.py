@@ -76,8 +76,8 @@ class Intruder:
 
     def shake_hands(self, clients: Iterable[tuple[str, str, Keys]]) -> list[list[str]]:
         """Connect ZeroMQ clients with these addresses, kinds and keys, and return their events."""
-        asked = [[address, kind, *astuple(keys)] for address, kind, keys in clients]
-        found: list[list[str]] = self._run(_SHAKE_HANDS, asked)
+        requested = [[address, kind, *astuple(keys)] for address, kind, keys in clients]
+        found: list[list[str]] = self._run(_SHAKE_HANDS, requested)
         return found
 
     def _run(self, program: str, argument: Any) -> Any:

@@ -126,7 +126,7 @@ class Stack(StackFile):
         self.may_exist = False
 
     def clean_up(self) -> None:
-        """Destroy what a failed test left, also if its last command was killed."""
+        """Destroy what a failed test left, even if its last command was killed."""
         if self.may_exist:
             self.pulumi("cancel", "-y", "-s", self.name)
             self.destroy()

@@ -33,8 +33,8 @@ def stack(folder: Path, experiment: dict[str, Any], **benchmark: Any) -> str:
 def local(folder: Path, **benchmark: Any) -> list[str]:
     """Return the arguments of a local dry run with this benchmark."""
     path = folder / "t.yaml"
-    given = {"endpoint": {"url": "http://h:1", "model": "m"}} | benchmark
-    path.write_text(yaml.safe_dump(given))
+    content = {"endpoint": {"url": "http://h:1", "model": "m"}} | benchmark
+    path.write_text(yaml.safe_dump(content))
     return ["profile", "--config", str(path), "--dry-run"]
 
 
@@ -231,7 +231,7 @@ def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFi
     assert "shape 1 of 2 (deployment.target.replicas=1): trials 1, 3" in out
     assert "shape 2 of 2 (deployment.target.replicas=3): trials 2, 4" in out
     assert "\n  2      2       11 " in out
-    assert "2 shapes, one after the other; load about " in out
+    assert "2 shapes, one after another; load about " in out
     assert "deployment.target.replicas: (default) → 3" in out
     assert "`pulumi up` brings up shape 1 and runs its trials; `pulumi config set " in out
     assert cli.main(["preview", path, "--json"]) == 0

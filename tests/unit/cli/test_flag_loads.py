@@ -120,7 +120,7 @@ def test_bad_rate_file_is_refused_in_one_line(tmp_path: Path, content: str, line
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("message", "line"),
     [
         (
             f"{REPLAYED} --request-rate 5",
@@ -170,8 +170,8 @@ def test_bad_rate_file_is_refused_in_one_line(tmp_path: Path, content: str, line
         ),
     ],
 )
-def test_flags_that_contradict_a_replay_are_refused(words: str, line: str) -> None:
-    assert refusal(*TARGET, *shlex.split(words)) == line
+def test_flags_that_contradict_a_replay_are_refused(message: str, line: str) -> None:
+    assert refusal(*TARGET, *shlex.split(message)) == line
 
 
 def test_open_loop_defaults_to_ten_seconds() -> None:

@@ -323,8 +323,8 @@ def test_value_of_each_flag_is_in_the_config() -> None:
         words, expected = VALUES[flag.name]
         arguments = shlex.split(words if words.startswith("-") else f"{flag.name} {words}")
         # The last of a repeated flag wins, so the target may be set already. Addresses add up.
-        given = CLOSED[2:] if flag.key == "endpoint.url" else CLOSED
-        assert attrgetter(flag.key)(config(*given, *arguments)) == expected, flag.name
+        common = CLOSED[2:] if flag.key == "endpoint.url" else CLOSED
+        assert attrgetter(flag.key)(config(*common, *arguments)) == expected, flag.name
 
 
 def test_repeated_url_flag_uses_addresses_in_turn() -> None:
@@ -342,8 +342,8 @@ def refusal_of_checks(*arguments: str) -> str:
 def test_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:
     file = tmp_path / "body.json"
     file.write_text('{"q": {{ text|tojson }}}')
-    given = ("--endpoint-type", "template", "--extra-inputs", f"payload_template:{file}")
-    endpoint = config(*CLOSED, *given, "response_field:a.b", "temperature:0").endpoint
+    flags = ("--endpoint-type", "template", "--extra-inputs", f"payload_template:{file}")
+    endpoint = config(*CLOSED, *flags, "response_field:a.b", "temperature:0").endpoint
     assert endpoint.template == file.read_text()
     assert endpoint.response_field == "a.b"
     assert endpoint.extra_inputs == {"temperature": 0}

@@ -42,7 +42,7 @@ def test_image_finds_kinds_where_ours_does(tmp_path: Path) -> None:
     assert added in (ROOT / "docs" / "workloads.md").read_text()
 
 
-def test_project_has_the_settings_of_our_own(tmp_path: Path) -> None:
+def test_project_has_the_settings_of_this_repository(tmp_path: Path) -> None:
     assert cli.main(["init", str(tmp_path)]) == 0
     made = yaml.safe_load((tmp_path / "Pulumi.yaml").read_text())
     own = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())

@@ -174,7 +174,7 @@ def test_every_command_has_a_function_with_its_work(command: str) -> None:
     assert callable(cli.work_of(command))
 
 
-def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == ExitCode.BAD_CONFIG
     assert "commands:" in capsys.readouterr().out
 

@@ -164,7 +164,7 @@ def test_refused_value_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "message"),
     [
         ("aiperf plot x", "expected `aiperf profile`"),
         ("", "expected `aiperf profile`"),
@@ -173,8 +173,8 @@ def test_refused_value_is_named() -> None:
         ("aiperf profile --model 'x", "cannot be read: No closing quotation"),
     ],
 )
-def test_invalid_aiperf_command_is_refused(command: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_aiperf_command_is_refused(command: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         moved(command)
 
 
@@ -254,5 +254,5 @@ def test_several_urls_become_repeated_flags() -> None:
 def test_rate_based_load_gets_no_default_concurrency(load: str) -> None:
     migration = moved(f"aiperf profile --model m --url h:1 {load} --benchmark-duration 60")
     assert "--concurrency" not in migration.arguments
-    says = [note for note in migration.notes if note.startswith("--request-rate-series")]
-    assert len(says) == ("series" in load)
+    notes = [note for note in migration.notes if note.startswith("--request-rate-series")]
+    assert len(notes) == ("series" in load)

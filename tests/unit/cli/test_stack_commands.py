@@ -48,7 +48,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StackRequest, StackOptions]]:
+def runner_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StackRequest, StackOptions]]:
     """Record the arguments of the runner."""
     requests: list[tuple[StackRequest, StackOptions]] = []
 
@@ -230,11 +230,11 @@ def test_preview_refuses_to_replace_a_pinned_image(
 
 
 def test_run_returns_the_exit_code_of_the_runner(
-    asked: list[tuple[StackRequest, StackOptions]],
+    runner_calls: list[tuple[StackRequest, StackOptions]],
 ) -> None:
     flags = ("--yes", "--keep-on-failure", "--timeout", "20m", "--context", "c", "--json")
     code = cli.main(["run", "bench-smoke", *flags, "--generation", "2"])
-    ((request, options),) = asked
+    ((request, options),) = runner_calls
     assert code == ExitCode.SLO_MISSED
     assert (request.stack, request.context, request.generation) == ("bench-smoke", "c", 2)
     assert (options.yes, options.keep, options.keep_on_failure) == (True, False, True)
@@ -242,12 +242,12 @@ def test_run_returns_the_exit_code_of_the_runner(
 
 
 def test_profile_on_cluster_makes_unique_stack_name(
-    asked: list[tuple[StackRequest, StackOptions]],
+    runner_calls: list[tuple[StackRequest, StackOptions]],
 ) -> None:
     flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1", "--name", "test-" * 7 + "s")
     for _ in range(2):
         cli.main(["profile", "--kubernetes", *flags, "--api-key", "the key"])
-    first, second = (request for request, _ in asked)
+    first, second = (request for request, _ in runner_calls)
     assert first.stack != second.stack
     assert first.stack.startswith("test-test-test-")
     assert first.plan.identity.stack == first.stack
@@ -257,11 +257,11 @@ def test_profile_on_cluster_makes_unique_stack_name(
 
 
 def test_profile_resumes_the_stack_of_an_unfinished_folder(
-    tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
+    tmp_path: Path, runner_calls: list[tuple[StackRequest, StackOptions]]
 ) -> None:
     flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1,2", "--request-count", "9")
     cli.main(["profile", "--kubernetes", *flags])
-    ((first, _),) = asked
+    ((first, _),) = runner_calls
     folder = tmp_path / "waits"
     folder.mkdir()
     resuming.begin(folder, first.config)
@@ -270,34 +270,34 @@ def test_profile_resumes_the_stack_of_an_unfinished_folder(
                        is_ephemeral=True, artifacts=str(folder))  # fmt: skip
     StateHome().save(record)
     cli.main(["profile", "--kubernetes", *flags, "--resume", str(folder)])
-    gone, up = (request for request, _ in asked[1:])
+    gone, up = (request for request, _ in runner_calls[1:])
     assert gone.stack != first.stack == up.stack
-    assert [options.run.resume for _, options in asked[1:]] == [folder, folder]
+    assert [options.run.resume for _, options in runner_calls[1:]] == [folder, folder]
     assert up.plan == first.plan
 
 
 def test_parallel_shape_stacks_are_found_by_their_folder(
-    tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
+    tmp_path: Path, runner_calls: list[tuple[StackRequest, StackOptions]]
 ) -> None:
     flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1,2", "--request-count", "9")
     cli.main(["profile", "--kubernetes", *flags])
-    resuming.begin(tmp_path, asked[0][0].config)
+    resuming.begin(tmp_path, runner_calls[0][0].config)
     record = RunRecord(stack="name-x1-12", cluster="c", kubeconfig=None, context=None, backend="",
                        is_ephemeral=True, artifacts=str(tmp_path / "shapes" / "12"))  # fmt: skip
     StateHome().save(record)
     cli.main(["profile", "--kubernetes", *flags, "--resume", str(tmp_path)])
-    assert asked[1][0].stack == "name-x1"
+    assert runner_calls[1][0].stack == "name-x1"
 
 
 def test_ca_file_is_passed_to_pods_as_text(
-    tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
+    tmp_path: Path, runner_calls: list[tuple[StackRequest, StackOptions]]
 ) -> None:
     text = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
     path = tmp_path / "ca.pem"
     path.write_text(text)
     flags = ("-u", "https://10.0.0.1:8000", "-m", "m", "--concurrency", "1")
     cli.main(["profile", "--kubernetes", *flags, "--tls-ca-file", str(path)])
-    ((request, _),) = asked
+    ((request, _),) = runner_calls
     assert request.plan.config.inference is not None
     tls = request.plan.config.inference.endpoint.tls
     assert (tls.ca, tls.ca_file) == (text.strip(), None)
@@ -324,12 +324,12 @@ def test_ca_file_is_passed_to_pods_as_text(
 def test_settings_unsupported_on_a_cluster_are_refused(
     words: str,
     message: str,
-    asked: list[tuple[StackRequest, StackOptions]],
+    runner_calls: list[tuple[StackRequest, StackOptions]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(shlex.split(words)) == ExitCode.BAD_CONFIG
     assert message in capsys.readouterr().err
-    assert asked == []
+    assert runner_calls == []
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_validate_refuses_the_same_stacks_as_run(
     changed: dict[str, Any],
     message: str,
     tmp_path: Path,
-    asked: list[tuple[StackRequest, StackOptions]],
+    runner_calls: list[tuple[StackRequest, StackOptions]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     content = yaml.safe_load(Path("stacks/Pulumi.bench-smoke.yaml").read_text())
@@ -385,7 +385,7 @@ def test_gc_without_a_cluster_is_an_error(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("state", "message", "asked_for"),
+    ("state", "message", "count"),
     [
         ("profiling", "the run is stopping; results so far are kept", 1),
         ("done", "the run has already ended (done)", 0),
@@ -396,7 +396,7 @@ def test_only_a_running_run_is_cancelled(
     capsys: pytest.CaptureFixture[str],
     state: str,
     message: str,
-    asked_for: int,
+    count: int,
 ) -> None:
     reasons: list[str] = []
 
@@ -414,7 +414,7 @@ def test_only_a_running_run_is_cancelled(
     monkeypatch.setattr(running_stacks, "attach", attach)
     assert cli.main(["cancel", "s"]) == ExitCode.OK
     assert message in capsys.readouterr().err
-    assert len(reasons) == asked_for
+    assert len(reasons) == count
 
 
 def test_status_of_an_inference_run_is_json(

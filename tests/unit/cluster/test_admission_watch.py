@@ -92,15 +92,15 @@ def test_another_run_is_another_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "message"),
     [
         ({"namespace": {"mode": "auto"}}, "mode: existing"),
         ({"ranks": {"gang": "kueue"}}, "leave out ranks.gang"),
         ({"queue": "Not A Name"}, "queue"),
     ],
 )
-def test_unusable_queue_is_refused(keys: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_unusable_queue_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         queued(**keys)
 
 
@@ -127,7 +127,7 @@ def local_queue(name: str, *, active: str = "True", message: str = "") -> dict[s
 
 
 @pytest.mark.parametrize(
-    ("objects", "state", "words"),
+    ("objects", "state", "message"),
     [
         ({}, "failed", "the cluster has no Kueue"),
         ({QUEUES: {"items": [local_queue("other")]}}, "failed", "has no LocalQueue benchmarks; it"),
@@ -145,12 +145,12 @@ def local_queue(name: str, *, active: str = "True", message: str = "") -> dict[s
     ],
 )
 async def test_queue_must_exist_and_be_active(
-    objects: dict[str, Any], state: str, words: str
+    objects: dict[str, Any], state: str, message: str
 ) -> None:
     check = await check_queue(FakeCluster(objects).typed, queued())
     assert check is not None
     assert check.state == state
-    assert words in check.detail
+    assert message in check.detail
 
 
 async def test_stack_without_a_queue_has_no_queue_check() -> None:
@@ -243,19 +243,19 @@ async def test_errors_of_the_server_do_not_end_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "is_gated", "words"),
+    ("missing", "is_gated", "message"),
     [
         (0, True, "has not admitted the stack after 0 s: insufficient quota for cpu; wait for"),
         (2, False, "pods of the group exist; wait for others"),
     ],
 )
-async def test_admission_timeout_is_one_line(missing: int, is_gated: bool, words: str) -> None:
+async def test_admission_timeout_is_one_line(missing: int, is_gated: bool, message: str) -> None:
     plan = queued()
     plan = structs.replace(plan, queue=structs.replace(queue_of(plan), timeout_s=0))
     cluster = Queue(plan, pods=queue_of(plan).pods - missing, is_gated=is_gated)
     watch = AdmissionWatch(cluster.typed, plan, lambda line: None)
     line = await asyncio.wait_for(watch.wait_for_rejection(), 10)
-    assert words in line
+    assert message in line
     assert not cluster.patches
 
 
@@ -305,14 +305,14 @@ def going_pod(*finalizers: str) -> ObjectRef:
 async def test_pods_that_kueue_holds_are_released(
     finalizers: tuple[str, ...], deleted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster, asked = FakeCluster({}), list[str]()
+    cluster, requested = FakeCluster({}), list[str]()
 
-    async def delete(path: str, **how: Any) -> None:
-        asked.append(path)
+    async def delete(path: str, **options: Any) -> None:
+        requested.append(path)
 
     monkeypatch.setattr(cluster, "delete", delete)
     await release_from_queue(cluster.typed, [going_pod(*finalizers)])
-    assert asked == deleted
+    assert requested == deleted
 
 
 def test_rights_of_a_queued_stack_have_its_workload() -> None:

@@ -153,11 +153,11 @@ def test_node_without_allocatable_has_no_room() -> None:
 
 
 def test_native_sidecars_take_room() -> None:
-    asked = {"resources": {"requests": {"cpu": "500m"}}}
+    resources = {"resources": {"requests": {"cpu": "500m"}}}
     spec = {
         "nodeName": "n",
-        "containers": [asked],
-        "initContainers": [{**asked, "restartPolicy": "Always"}, asked],
+        "containers": [resources],
+        "initContainers": [{**resources, "restartPolicy": "Always"}, resources],
     }
     found = used_by_node([{"metadata": {}, "spec": spec, "status": {"phase": "Running"}}])
     assert found["n"]["cpu"] == 1.0

@@ -94,21 +94,21 @@ SYSTEM: dict[str, Any] = {"metadata": {"name": "system-node-critical"}, "value":
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "words"),
+    ("name", "state", "message"),
     [
         ("low", "ok", "low (value 10, preempts no pods)"),
         ("high", "ok", "high (value 1000, preempts pods of lower priority)"),
         ("lwo", "failed", "the cluster has no PriorityClass lwo; it has high, low"),
     ],
 )
-async def test_priority_class_must_exist(name: str, state: str, words: str) -> None:
+async def test_priority_class_must_exist(name: str, state: str, message: str) -> None:
     cluster = FakeCluster({CLASSES: {"items": [LOW, SYSTEM, HIGH]}})
     check = await check_priorities(cluster.typed, make_plan(placement={"priority_class": name}))
     assert check is not None
-    assert (check.state, check.detail) == (state, words)
+    assert (check.state, check.detail) == (state, message)
 
 
-async def test_unreadable_priority_classes_fail_nothing() -> None:
+async def test_unreadable_priority_classes_are_not_checked() -> None:
     check = await check_priorities(
         FakeCluster().typed, make_plan(placement={"priority_class": "low"})
     )
@@ -127,7 +127,7 @@ PODS = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
 
 
 @pytest.mark.parametrize(
-    ("denied", "state", "words"),
+    ("denied", "state", "message"),
     [
         ((), "ok", "in namespace serving"),
         (("watch pods",), "failed", "cannot be watched in namespace serving: watch pods"),
@@ -135,27 +135,27 @@ PODS = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
     ],
 )
 async def test_rights_to_watch_replicas_are_checked(
-    denied: tuple[str, ...], state: str, words: str
+    denied: tuple[str, ...], state: str, message: str
 ) -> None:
     plan, cluster = watching(denied, pods=PODS)
     check = await check_scaling(cluster.typed, plan)
     assert check is not None
-    assert (check.state, words in check.detail) == (state, True)
+    assert (check.state, message in check.detail) == (state, True)
 
 
 @pytest.mark.parametrize(
-    ("scaling", "words"),
+    ("scaling", "message"),
     [
         ({}, "name its pods in scaling.pods"),
         ({"pods": {**PODS, "port": None}}, "scaling.pods.port: give the port"),
     ],
 )
-async def test_unknown_pods_and_ports_are_refused(scaling: dict[str, Any], words: str) -> None:
+async def test_unknown_pods_and_ports_are_refused(scaling: dict[str, Any], message: str) -> None:
     plan, cluster = watching((), **scaling)
     check = await check_scaling(cluster.typed, plan)
     assert check is not None
     assert (check.state, check.is_config_error) == ("failed", True)
-    assert words in check.detail
+    assert message in check.detail
 
 
 FULL, FREE = Check("capacity", "failed", "no room for target"), Check("capacity", "ok", "fits")
@@ -185,9 +185,9 @@ async def test_stack_waits_until_others_leave_room() -> None:
     nodes = Nodes(looks=3)
     assert await nodes.checked(HOUR_NS) == FREE
     assert nodes.slept == 3
-    (told,) = nodes.told
-    assert told.state == "warning"
-    assert told.detail == "no room for target; waiting at most 1h for others to free it"
+    (report,) = nodes.told
+    assert report.state == "warning"
+    assert report.detail == "no room for target; waiting at most 1h for others to free it"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ async def test_stack_without_a_wait_is_judged_once(looks: int, wait_ns: int, fir
 
 async def test_room_that_does_not_come_ends_the_wait() -> None:
     check = await Nodes(looks=None).checked(1_000_000)
-    assert (check.state, check.detail) == ("failed", "no room for target, also after 1ms")
+    assert (check.state, check.detail) == ("failed", "no room for target, even after 1ms")
 
 
 async def test_quota_and_nodes_share_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:

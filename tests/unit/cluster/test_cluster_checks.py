@@ -46,7 +46,7 @@ def report_fields(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "state", "words"),
+    ("nodes", "state", "message"),
     [
         ([ready(), ready(name="b")], "ok", "2 of 2 are ready"),
         ([ready(), ready(name="b", is_ready=False)], "warning", "1 of 2 are ready; not ready: b"),
@@ -56,9 +56,9 @@ def report_fields(**changes: Any) -> dict[str, Any]:
         ([], "failed", "0 of 0 are ready"),
     ],
 )
-def test_nodes_must_be_ready_and_open(nodes: list[NodeFacts], state: str, words: str) -> None:
+def test_nodes_must_be_ready_and_open(nodes: list[NodeFacts], state: str, message: str) -> None:
     check = judge_nodes(nodes)
-    assert (check.state, words in check.detail) == (state, True), check
+    assert (check.state, message in check.detail) == (state, True), check
 
 
 def test_many_nodes_are_not_all_named() -> None:
@@ -105,7 +105,7 @@ def test_clock_of_an_unready_node_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "state", "words"),
+    ("offsets", "state", "message"),
     [
         ([0, 1, -1], "ok", "3 of 3 nodes agree with the API server to a second"),
         ([0, -3], "ok", "2 of 2 nodes are at most 3 s off the API server"),
@@ -115,10 +115,10 @@ def test_clock_of_an_unready_node_is_unknown() -> None:
         ([None], "not checked", "no ready node"),
     ],
 )
-def test_clocks_are_judged(offsets: list[int | None], state: str, words: str) -> None:
+def test_clocks_are_judged(offsets: list[int | None], state: str, message: str) -> None:
     nodes = [ready(name=f"n{n}", clock_ahead_s=offset) for n, offset in enumerate(offsets)]
     check: Check = judge_clocks(nodes)
-    assert (check.state, words in check.detail) == (state, True), check
+    assert (check.state, message in check.detail) == (state, True), check
 
 
 def lease(name: str, renewed: str, *fields: Any) -> dict[str, Any]:

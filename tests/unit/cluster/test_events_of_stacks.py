@@ -116,8 +116,8 @@ class PlayedCluster(FakeCluster):
             return {"items": [*self.pods, *self.strangers]}
         return await super().get(path, **params)
 
-    async def delete(self, path: str, **how: Any) -> None:
-        self.calls.append(("DELETE", f"{path} {how['uid']} {how['grace_s']}"))
+    async def delete(self, path: str, **options: Any) -> None:
+        self.calls.append(("DELETE", f"{path} {options['uid']} {options['grace_s']}"))
         self._replace(path)
 
     async def post(self, path: str, body: Json, **params: str) -> Json:
@@ -172,8 +172,8 @@ async def test_deleted_pod_is_verified_by_its_successor() -> None:
 
 async def test_event_proof_survives_api_server_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(PlayedCluster):
-        async def delete(self, path: str, **how: Any) -> None:
-            await super().delete(path, **how)
+        async def delete(self, path: str, **options: Any) -> None:
+            await super().delete(path, **options)
             self.failures = [Refused("leader changed", status=500, reason="")]
 
     monkeypatch.setattr(deployments, "POLL_S", 0.0)
@@ -224,7 +224,7 @@ async def test_failed_drain_is_uncordoned_too() -> None:
     assert cluster.objects[ROOT]["metadata"]["annotations"] == {CORDON.key: None}
 
 
-async def test_scaled_deployment_has_its_replicas_again() -> None:
+async def test_scaled_deployment_regains_its_replicas() -> None:
     report, cluster = await carry_out({"do": "scale", "replicas": 5, "duration": "1ms"})
     assert report.problem == ""
     assert report.evidence == "5 pods exist; 2 again afterwards"
@@ -440,13 +440,13 @@ class FakePackets:
     """The command in a pod that disturbs packets, with this output."""
 
     def __init__(self, *lines: str) -> None:
-        self._lines, self.sent, self.asked = list(lines), list[str](), list[tuple[str, ...]]()
+        self._lines, self.sent, self.commands = list(lines), list[str](), list[tuple[str, ...]]()
 
     @contextlib.asynccontextmanager
     async def __call__(
         self, cluster: Any, namespace: str, pod: str, container: str, command: tuple[str, ...]
     ) -> AsyncIterator["FakePackets"]:
-        self.asked.append((container, *command))
+        self.commands.append((container, *command))
         yield self
 
     async def send(self, line: str) -> None:
@@ -481,7 +481,7 @@ async def test_only_restart_of_server_verifies_its_kill(
     def restarted(server: int, sidecar: int) -> Json:
         """Return its pod with these restart counts."""
         counts = {"sidecar": sidecar, "server": server}
-        statuses = [{"name": name, "restartCount": of} for name, of in counts.items()]
+        statuses = [{"name": name, "restartCount": count} for name, count in counts.items()]
         pod = cluster.pods[0]
         return {
             **pod,
@@ -528,7 +528,7 @@ async def test_packets_are_verified_by_the_counts_of_netem(
     assert bool(report.evidence) is bool(evidence)
     assert report.problem.startswith(problem)
     assert bool(report.problem) is bool(problem)
-    ((container, *command),) = packets.asked
+    ((container, *command),) = packets.commands
     assert container == "network"
     assert command[-2:] == (["50000000", "0.0"] if event is DELAY else ["0", "0.01"])
     assert packets.sent[0] == "31"  # The command ends by itself after this many seconds.
@@ -645,7 +645,7 @@ async def test_server_of_a_pool_is_identified_by_port(monkeypatch: pytest.Monkey
     event = {"do": "cpu", "cores": 1, "duration": "1ms", "pool": "decode"}
     report, _ = await carry_out(event, release_with({"pool": "decode"}, shares=True), cluster)
     assert report.problem == ""
-    assert command.asked[0][0] == "engine"
+    assert command.commands[0][0] == "engine"
 
 
 @pytest.mark.parametrize("do", ["restart", "cut"])
@@ -681,14 +681,14 @@ def test_scale_without_a_change_is_refused(
 def test_pod_event_needs_a_target_in_the_stack() -> None:
     config = stack_config({"do": "delete-pod"}, target={"kind": "none"})
     (problem,) = workload_of(config).cluster_problems(config)
-    assert "needs a target of the stack's own" in problem.text
+    assert "there is no Deployment to act on" in problem.text
 
 
 @pytest.mark.parametrize("event", [DELAY, LOSS], ids=["delay", "loss"])
 def test_packets_are_disturbed_beside_the_server(event: dict[str, Any]) -> None:
     plan = planned(event)
     assert plan.target is not None
-    found = [(each.name, each.args, each.is_beside) for each in plan.target.preparations]
+    found = [(each.name, each.args, each.is_sidecar) for each in plan.target.preparations]
     assert found == [
         ("network-check", ("netem", "check"), False),
         ("network", ("netem", "wait"), True),
@@ -705,7 +705,7 @@ def test_packets_of_a_release_are_refused() -> None:
     config |= {"load": {"request_rate": 10, "duration": "50m"}, "events": [{"at": "20s", **LOSS}]}
     parsed = BenchmarkConfig.model_validate(config)
     (problem,) = workload_of(parsed).cluster_problems(parsed)
-    assert "deployment.target.kind mock, vllm or custom" in problem.text
+    assert "deployment.target.kind to mock, vllm or custom" in problem.text
 
 
 def test_preview_names_each_event() -> None:

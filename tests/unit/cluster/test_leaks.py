@@ -8,13 +8,17 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import Catalog, Listed, ObjectRef
 from aiperf_svc.adapters.cluster.teardown import leaks, removal
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects, is_name_of
+from aiperf_svc.adapters.cluster.teardown.inventory import (
+    Inventory,
+    StackObjects,
+    has_name_of_stack,
+)
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     LeakReport,
     find_left,
     is_one_of,
     is_own_volume,
-    wait_in_words,
+    wait_reason,
     wait_until_gone,
 )
 from aiperf_svc.adapters.cluster.teardown.removal import list_stacks, remove_roots
@@ -46,7 +50,7 @@ def test_own_types_count_in_the_stacks_namespace(line: str, is_one: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("report", "words"),
+    ("report", "message"),
     [
         (LeakReport(left=(), not_checked=()), "nothing is left"),
         (
@@ -66,8 +70,8 @@ def test_own_types_count_in_the_stacks_namespace(line: str, is_one: bool) -> Non
         (LeakReport(left=(POD,), not_checked=()), "1 object is left"),
     ],
 )
-def test_leak_report_claims_only_listed_types(report: LeakReport, words: str) -> None:
-    assert report.in_words == words
+def test_leak_report_claims_only_listed_types(report: LeakReport, message: str) -> None:
+    assert report.text == message
 
 
 class Api:
@@ -342,7 +346,7 @@ THREE_PODS = tuple(going("Pod", name) for name in "abc")
 
 
 def test_wait_names_a_silent_node_and_its_time() -> None:
-    found = wait_in_words(
+    found = wait_reason(
         (SPACE, *THREE_PODS),
         [pod("one"), pod("two"), pod("two")],
         {"one": node({"type": "Ready", "status": "True"}), "two": node(SILENT)},
@@ -355,21 +359,21 @@ def test_wait_names_a_silent_node_and_its_time() -> None:
 
 def test_wait_on_gone_and_hidden_nodes() -> None:
     pods = [pod("gone"), pod("hidden"), pod("")]
-    assert wait_in_words(THREE_PODS, pods, {"gone": {}}) == (
+    assert wait_reason(THREE_PODS, pods, {"gone": {}}) == (
         "1 pod on no node; 1 pod on node gone, which is gone; 1 pod on node hidden"
     )
 
 
 def test_wait_names_a_finalizer_and_its_object() -> None:
     held = going("ConfigMap", "held", "example.com/hold")
-    assert wait_in_words((SPACE, held), [], {}) == (
+    assert wait_reason((SPACE, held), [], {}) == (
         "ConfigMap n/held, until the owner of the finalizer example.com/hold removes it; 1 other "
         "object"
     )
 
 
 def test_other_blocking_conditions_are_shown_unchanged() -> None:
-    assert wait_in_words((SPACE,), [], {}) == (
+    assert wait_reason((SPACE,), [], {}) == (
         "Namespace n (being deleted; NamespaceContentRemaining: pods has 3 instances)"
     )
 
@@ -389,7 +393,7 @@ def named_ref(kind: str, name: str) -> ObjectRef:
     ],
 )
 def test_names_of_rank_objects_are_ours(kind: str, name: str) -> None:
-    assert is_name_of(named_ref(kind, name), "bench")
+    assert has_name_of_stack(named_ref(kind, name), "bench")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +405,7 @@ def test_names_of_rank_objects_are_ours(kind: str, name: str) -> None:
     ],
 )
 def test_other_names_are_the_owners(kind: str, name: str) -> None:
-    assert not is_name_of(named_ref(kind, name), "bench")
+    assert not has_name_of_stack(named_ref(kind, name), "bench")
 
 
 def volume(**claim: str) -> dict[str, Any]:

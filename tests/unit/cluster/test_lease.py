@@ -17,7 +17,7 @@ from aiperf_svc.core.cluster.lease import (
     Step,
     Use,
     claimed,
-    in_words,
+    describe_holder,
     next_step,
     parse_holder,
     read_lease,
@@ -81,11 +81,11 @@ def test_holder_from_another_program_is_respected() -> None:
 
 
 def test_description_names_user_stack_and_time() -> None:
-    assert in_words(lease(ALICE), Use.HELD, NOW) == (
+    assert describe_holder(lease(ALICE), Use.HELD, NOW) == (
         "alice@build (process 42) works on stack s in namespace n (run cafe), and renewed its "
         "Lease 3 s ago"
     )
-    assert in_words(lease(), Use.ALIVE, NOW) == (
+    assert describe_holder(lease(), Use.ALIVE, NOW) == (
         "stack s in namespace n (run cafe) belongs to alice@build: this machine has no "
         "record or state of it, and it is within its time to live"
     )

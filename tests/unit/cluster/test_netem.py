@@ -93,14 +93,14 @@ def test_kernel_with_netem_passes_the_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         (errno.ENOENT, "the kernel of node node-1 has no module sch_netem; load it there"),
         (errno.EEXIST, "interface lo of a pod on node node-1 has a queueing discipline of its own"),
         (errno.EPERM, "takes no netem: Operation not permitted"),
     ],
 )
-def test_kernel_without_netem_is_named(code: int, words: str) -> None:
+def test_kernel_without_netem_is_named(code: int, message: str) -> None:
     with pytest.raises(EnvironmentProblem) as caught:
         check(cast(Network, Kernel(code)), "lo", "node-1")
-    assert words in str(caught.value)
+    assert message in str(caught.value)

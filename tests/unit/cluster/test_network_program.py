@@ -112,7 +112,7 @@ class FailingApi(FakeCluster):
             raise Refused("etcdserver: request timed out", status=500, reason="")
         return await super().post(path, body, **params)
 
-    async def delete(self, path: str, **how: Any) -> None:
+    async def delete(self, path: str, **options: Any) -> None:
         self.deleted.append(path)
 
 

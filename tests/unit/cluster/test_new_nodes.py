@@ -49,7 +49,7 @@ class Young:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_checks, "LOOK_S", 0)
+    monkeypatch.setattr(cluster_checks, "POLL_S", 0)
 
 
 async def clock_of(cluster: Young) -> int | None:

@@ -12,10 +12,10 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     OWNER_NAMES,
     Inventory,
     compare,
+    created_by_runs,
     deleted_with,
-    is_name_of,
-    made_by,
-    made_outside,
+    has_name_of_stack,
+    new_cluster_scoped,
     roots_of,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import active_conditions
@@ -106,7 +106,7 @@ def test_names_of_controllers_objects_are_known(manifests: Manifests) -> None:
     }
     assert found
     others = found - set(OWNER_NAMES)
-    assert all(is_name_of(ref(f"{each}-bench", kind="Service"), "bench") for each in others)
+    assert all(has_name_of_stack(ref(f"{each}-bench", kind="Service"), "bench") for each in others)
 
 
 def test_roots_distinguish_stacks_of_one_name() -> None:
@@ -145,19 +145,19 @@ def test_label_alone_does_not_make_an_object_ours() -> None:
     objects = (*theirs, *ours)
     assert [each.uid for each in roots_of(objects, "bench")] == ["anchor"]
     for own in (None, ("anchor",), ("anchor", "old")):
-        assert made_by(objects, own=own, before=before) == {"anchor", "s"}
-    assert made_by(objects, own=()) == frozenset()
+        assert created_by_runs(objects, own=own, before=before) == {"anchor", "s"}
+    assert created_by_runs(objects, own=()) == frozenset()
     # Without knowledge of earlier objects, only the run label identifies them.
-    assert made_by((*objects, owned), own=None) == {"anchor", "s", "old", "owned"}
+    assert created_by_runs((*objects, owned), own=None) == {"anchor", "s", "old", "owned"}
 
 
 def test_fixed_names_of_a_stack_are_known(manifests: Manifests) -> None:
     for stack, manifest in manifests:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         expected = kind not in ("Namespace", "ConfigMap", "PodDisruptionBudget")
-        assert is_name_of(ref(name, kind=kind), stack) is expected, (kind, name)
+        assert has_name_of_stack(ref(name, kind=kind), stack) is expected, (kind, name)
     for kind, name in (("Deployment", "web-bench"), ("Pod", "worker-bench"), ("Secret", "keys")):
-        assert not is_name_of(ref(name, kind=kind), "bench")
+        assert not has_name_of_stack(ref(name, kind=kind), "bench")
 
 
 def test_name_prefix_does_not_match_another_stack() -> None:
@@ -249,4 +249,4 @@ def test_new_objects_outside_belong_to_the_named_namespace() -> None:
     other = ref("pvc-1", kind="PersistentVolume", namespace="", uid="3")
     before = Inventory(namespace="", objects=(old,), not_listed=())
     after = Inventory(namespace="", objects=(old, ours, other), not_listed=())
-    assert made_outside(before, after, "aiperf-bench-1a") == ((ours,), (other,))
+    assert new_cluster_scoped(before, after, "aiperf-bench-1a") == ((ours,), (other,))

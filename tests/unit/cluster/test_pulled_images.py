@@ -55,9 +55,9 @@ async def test_first_image_finds_the_node_of_all() -> None:
     found = await pull_images(cluster.typed, plans, namespace="lab")
     assert found == PulledImages("host-7", {"a:1": DIGEST, "b:1": DIGEST})
     first, second = (pod["spec"] for pod in cluster.pods)
-    asked = first["containers"][0]["resources"]
-    assert asked["requests"]["cpu"] == "8"
-    assert asked["limits"]["nvidia.com/gpu"] == "2"
+    resources = first["containers"][0]["resources"]
+    assert resources["requests"]["cpu"] == "8"
+    assert resources["limits"]["nvidia.com/gpu"] == "2"
     assert first["nodeSelector"] == {"nvidia.com/gpu.product": "H100"}
     assert "nodeName" not in first
     assert (second["nodeName"], second["containers"][0]["image"]) == ("n7", "b:1")

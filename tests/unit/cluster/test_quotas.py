@@ -31,12 +31,12 @@ def _range(**limit: Any) -> dict[str, Any]:
 
 def test_quota_counts_all_replicas() -> None:
     plan = guest_plan()
-    asked = quota_requests(plan)
-    assert asked["pods"] == asked["count/pods"] == plan.totals.pods
-    assert asked["requests.cpu"] == asked["cpu"] == plan.totals.cpu_millis / 1000
-    assert asked["requests.memory"] == asked["limits.memory"] == plan.totals.memory_bytes
+    requests = quota_requests(plan)
+    assert requests["pods"] == requests["count/pods"] == plan.totals.pods
+    assert requests["requests.cpu"] == requests["cpu"] == plan.totals.cpu_millis / 1000
+    assert requests["requests.memory"] == requests["limits.memory"] == plan.totals.memory_bytes
     disk = sum(pod.replicas * pod.requests.storage_bytes for pod in plan.pods)
-    assert asked["requests.ephemeral-storage"] == asked["ephemeral-storage"] == disk > 0
+    assert requests["requests.ephemeral-storage"] == requests["ephemeral-storage"] == disk > 0
 
 
 @pytest.mark.parametrize(

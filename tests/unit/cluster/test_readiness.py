@@ -82,7 +82,7 @@ def test_terminating_pods_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "value", "words"),
+    ("found", "value", "message"),
     [
         (None, "True", "Graph g does not exist"),
         ({"status": {}}, "True", "Graph g has no condition Ready"),
@@ -95,8 +95,8 @@ def test_terminating_pods_do_not_count() -> None:
         ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "False", ""),
     ],
 )
-def test_conditions_of_an_object(found: dict[str, Any] | None, value: str, words: str) -> None:
-    assert rule_problem({**CONDITION, "value": value}, found) == words
+def test_conditions_of_an_object(found: dict[str, Any] | None, value: str, message: str) -> None:
+    assert rule_problem({**CONDITION, "value": value}, found) == message
 
 
 def test_fields_of_an_object() -> None:

@@ -154,18 +154,18 @@ def _allowed(rights: Iterable[Right]) -> Allowed:
 
 def _checked_rights(plan: StackPlan) -> Allowed:
     every = (needed_rights, granted_rights, port_forward_rights, proxy_rights)
-    asked = {each for rights in every for each in _allowed(rights(plan))}
-    return asked | _allowed(probe_rights(namespace_of(plan))) | LOOKED_AT
+    checked = {each for rights in every for each in _allowed(rights(plan))}
+    return checked | _allowed(probe_rights(namespace_of(plan))) | LOOKED_AT
 
 
 def test_existing_namespace_needs_the_first_role_only(documented: dict[str, Allowed]) -> None:
-    asked = {each for how in EXPOSED for each in _checked_rights(guest_plan(results=how))}
-    assert documented["aiperf-stacks"] == asked
+    checked = {each for how in EXPOSED for each in _checked_rights(guest_plan(results=how))}
+    assert documented["aiperf-stacks"] == checked
 
 
 def test_own_namespace_needs_the_second_role(documented: dict[str, Allowed]) -> None:
-    asked = {each for how in EXPOSED for each in _checked_rights(make_plan(results=how))}
-    assert documented["aiperf-stacks"] | documented["aiperf-namespaces"] == asked
+    checked = {each for how in EXPOSED for each in _checked_rights(make_plan(results=how))}
+    assert documented["aiperf-stacks"] | documented["aiperf-namespaces"] == checked
 
 
 def test_a_prometheus_operator_needs_a_role_on_top(documented: dict[str, Allowed]) -> None:
@@ -175,8 +175,8 @@ def test_a_prometheus_operator_needs_a_role_on_top(documented: dict[str, Allowed
 
 
 def test_queue_needs_a_role_on_top(documented: dict[str, Allowed]) -> None:
-    asked = _checked_rights(guest_plan(queue="nightly")) - _checked_rights(guest_plan())
-    assert documented["aiperf-queues"] == asked | {("kueue.x-k8s.io", "localqueues", "list")}
+    checked = _checked_rights(guest_plan(queue="nightly")) - _checked_rights(guest_plan())
+    assert documented["aiperf-queues"] == checked | {("kueue.x-k8s.io", "localqueues", "list")}
 
 
 def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> None:

@@ -42,26 +42,26 @@ def condition(reason: str) -> list[Json]:
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "message"),
     [
         (None, "Namespace n was deleted during the run"),
         (a_root(**GOING), "Namespace n was deleted during the run"),
-        (a_root("made again"), "Namespace n was deleted during the run"),
+        (a_root("recreated"), "Namespace n was deleted during the run"),
         (
             a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3600"}),
-            "deployment.ttl is over: the stack deleted its Namespace n",
+            "deployment.ttl has expired: the stack deleted its Namespace n",
         ),
         (
             a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3601"}),
             "Namespace n was deleted during the run",
         ),
     ],
-    ids=["gone", "going", "made again", "its time is over", "before its time"],
+    ids=["gone", "being deleted", "recreated", "expired", "not expired"],
 )
-def test_lost_root_object_is_reported_once(found: Json | None, words: str) -> None:
+def test_lost_root_object_is_reported_once(found: Json | None, message: str) -> None:
     losses = RunLosses()
     assert losses.handle_root("Namespace", "n", a_root()) is None
-    assert losses.handle_root("Namespace", "n", found) == Loss("", words)
+    assert losses.handle_root("Namespace", "n", found) == Loss("", message)
     assert losses.handle_root("Namespace", "n", found) is None
 
 
@@ -70,7 +70,7 @@ def test_missing_namespace_is_lost_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "words"),
+    ("pod", "message"),
     [
         (a_pod(metadata=GOING), "was deleted"),
         (a_pod(metadata=GOING, state={"terminated": {"exitCode": 0}}), "was deleted"),
@@ -94,10 +94,10 @@ def test_missing_namespace_is_lost_at_once() -> None:
     ],
     ids=["deleted", "ending", "drained", "another", "evicted", "out of memory", "crashed"],
 )
-def test_lost_pod_is_named_with_the_cause_once(pod: Json, words: str) -> None:
+def test_lost_pod_is_named_with_the_cause_once(pod: Json, message: str) -> None:
     losses = RunLosses()
     assert losses.handle_pods([a_pod()]) == ()
-    expected = Loss("timing-manager", f"pod timing-manager-s-1 {words}")
+    expected = Loss("timing-manager", f"pod timing-manager-s-1 {message}")
     assert losses.handle_pods([pod]) == (expected,)
     assert losses.handle_pods([pod]) == ()
 

@@ -24,22 +24,22 @@ class Looked:
             path: {"metadata": {"uid": path}} for path in (SPACE, ANCHOR)
         }
         self.responses[PODS] = {"items": [pod("records-manager")]}
-        self.asked: dict[str, Json] = {}
+        self.requests: dict[str, Json] = {}
         self.looks = 0
-        self.was_asked = asyncio.Event()
+        self.was_polled = asyncio.Event()
 
     async def get(self, path: str, **params: Any) -> Json:
-        self.asked[path] = params
+        self.requests[path] = params
         self.looks += 1
-        self.was_asked.set()
+        self.was_polled.set()
         response = self.responses[path]
         if isinstance(response, Exception):
             raise response
         return response
 
     async def next_look(self) -> None:
-        self.was_asked.clear()
-        await self.was_asked.wait()
+        self.was_polled.clear()
+        await self.was_polled.wait()
 
 
 def pod(component: str, **metadata: Any) -> Json:
@@ -76,7 +76,7 @@ async def test_deleted_namespace_is_noticed() -> None:
     cluster = Looked()
     gone = await lost_after(cluster, watch(cluster, []), SPACE=refused(404))
     assert gone == ["Namespace n was deleted during the run"]
-    assert ANCHOR not in cluster.asked
+    assert ANCHOR not in cluster.requests
 
 
 async def test_existing_namespace_watches_the_anchor() -> None:
@@ -91,7 +91,7 @@ async def test_only_single_pods_are_listed() -> None:
     assert await lost_after(cluster, watch(cluster, []), PODS=listed) == [
         "pod records-manager was deleted"
     ]
-    selector = cluster.asked[PODS]["labelSelector"]
+    selector = cluster.requests[PODS]["labelSelector"]
     assert selector.startswith("aiperf.dev/stack=bench,app.kubernetes.io/component in (")
     names = set(selector.partition("(")[2].rstrip(")").split(","))
     assert {"system-controller", "records-manager", "target"} <= names

@@ -207,7 +207,7 @@ async def test_log_that_ends_is_followed_again(monkeypatch: Any) -> None:
 
 async def test_logs_beyond_the_limit_are_named(monkeypatch: Any) -> None:
     api = Api({PODS: [[]]})
-    monkeypatch.setattr(scaling_watch, "MOST_LOGS", 1)
+    monkeypatch.setattr(scaling_watch, "MAX_LOGS", 1)
     async with watching(api, monkeypatch, "model loaded") as watch:
         for name in ("a", "b"):
             api.send(PODS, "ADDED", pod(name, "Ready"))

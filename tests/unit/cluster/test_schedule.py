@@ -37,7 +37,7 @@ def plan(**deployment: Any) -> StackPlan:
 
 
 def schedule(**keys: Any) -> Schedule:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "cron": "0 3 * * *",
         "time_zone": None,
         "image": "r.io/runner:1",
@@ -46,7 +46,7 @@ def schedule(**keys: Any) -> Schedule:
         "namespace": "theirs",
         "longest_s": 7200,
     }
-    return Schedule(**{**given, **keys})
+    return Schedule(**{**defaults, **keys})
 
 
 def made(*which: StackPlan, **keys: Any) -> dict[str, list[dict[str, Any]]]:
@@ -96,7 +96,7 @@ def test_meshes_and_autoscalers_leave_the_runner_alone() -> None:
     }
 
 
-def test_guest_needs_rights_in_its_namespace_alone() -> None:
+def test_guest_needs_rights_only_in_its_namespace() -> None:
     found = made(plan(**GUEST))
     assert {each["metadata"]["namespace"] for each in found["Role"]} == {"theirs"}
     (reads,) = found["ClusterRole"]
@@ -236,7 +236,7 @@ def test_runner_of_a_queued_stack_sees_the_queue() -> None:
     }
 
 
-def test_no_object_counts_as_part_of_the_stack() -> None:
+def test_objects_of_the_schedule_lack_the_stack_label() -> None:
     for each in manifests([plan(labels={"owner": "me"})], "", schedule()):
         labels = each["metadata"]["labels"]
         assert STACK_LABEL not in labels
@@ -274,11 +274,11 @@ def test_bad_cron_fields_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [("60 3 * * *", "minute 60: expected at most 59"), ("0 3 * * 1-7", "weekday 7: expected")],
 )
-def test_cron_number_beyond_its_field_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_cron_number_beyond_its_field_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         check_cron(text)
 
 

@@ -141,9 +141,9 @@ def test_only_the_current_stage_can_end() -> None:
         lifecycle.end(Stage.UP, StageResult.DONE)
 
 
-def after_part(result: StageResult = StageResult.DONE, **how: bool) -> StackLifecycle:
+def after_part(result: StageResult = StageResult.DONE, **options: bool) -> StackLifecycle:
     """Return a stack whose first part ended with this result during its run."""
-    lifecycle = at(Stage.RUN, **how)
+    lifecycle = at(Stage.RUN, **options)
     lifecycle.end(Stage.RUN, result)
     while lifecycle.stage in MAKING:
         lifecycle.end(lifecycle.stage, StageResult.DONE)

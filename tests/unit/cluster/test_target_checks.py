@@ -301,7 +301,7 @@ async def test_admission_creates_no_pod(cluster: FakeCluster, state: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("status", "state", "words"),
+    ("status", "state", "message"),
     [
         ({"phase": "Succeeded"}, "ok", "a node of the cluster has run "),
         (failed(PULL, phase="Pending"), "failed", "ErrImageNeverPull"),
@@ -310,14 +310,14 @@ async def test_admission_creates_no_pod(cluster: FakeCluster, state: str) -> Non
     ids=["runs", "cannot be pulled", "another image"],
 )
 async def test_image_is_checked_by_an_idle_pod(
-    status: dict[str, Any], state: str, words: str
+    status: dict[str, Any], state: str, message: str
 ) -> None:
     cluster = FakeCluster(open_to=("team",), pod_status=status)
     where = PodNamespace(cluster.typed, make_plan(), None)
     check = await check_image(cluster.typed, make_plan(), where)
     assert check is not None
     assert (check.name, check.state) == ("image", state)
-    assert words in check.detail
+    assert message in check.detail
     assert cluster.pods_made == []
 
 
@@ -343,7 +343,7 @@ async def test_image_needs_the_kinds_of_all_stages(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("status", "open_to", "state", "words"),
+    ("status", "open_to", "state", "message"),
     [
         ({"phase": "Succeeded"}, ("theirs",), "ok", "a pod can reach minio:9000, which takes"),
         (failed(REFUSED), ("theirs",), "failed", "a pod cannot reach minio:9000, which takes"),
@@ -351,7 +351,7 @@ async def test_image_needs_the_kinds_of_all_stages(monkeypatch: pytest.MonkeyPat
     ],
 )
 async def test_results_store_is_checked_from_a_pod(
-    status: dict[str, Any], open_to: tuple[str, ...], state: str, words: str
+    status: dict[str, Any], open_to: tuple[str, ...], state: str, message: str
 ) -> None:
     bucket = {"url": "s3://results", "endpoint_url": "http://minio:9000"}
     theirs = {"name": "theirs", "mode": "existing"}
@@ -360,7 +360,7 @@ async def test_results_store_is_checked_from_a_pod(
     check = await check_bucket(cluster.typed, plan, PodNamespace(cluster.typed, plan, "theirs"))
     assert check is not None
     assert check.state == state
-    assert words in check.detail
+    assert message in check.detail
 
 
 def test_probe_pods_run_on_required_nodes() -> None:
@@ -393,7 +393,7 @@ class PodServer:
     def __init__(self, response: Exception | None = None, *removals: Exception) -> None:
         """Create the server. `removals` are its first responses to the deletion."""
         self.response, self.removals = response, list(removals)
-        self.asked = asyncio.Event()
+        self.was_requested = asyncio.Event()
         self.pods: list[str] = []
         self.deleted: list[str] = []
 
@@ -401,7 +401,7 @@ class PodServer:
         if self.response is DENIED:
             raise DENIED
         self.pods.append(f"{path}/{body['metadata']['name']}")
-        self.asked.set()
+        self.was_requested.set()
         if self.response:
             raise self.response
 
@@ -429,7 +429,7 @@ async def test_pod_without_creation_response_is_removed() -> None:
 async def test_pod_of_cancelled_check_is_removed() -> None:
     server = PodServer()
     trying = asyncio.create_task(run(server))
-    await server.asked.wait()
+    await server.was_requested.wait()
     trying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await trying

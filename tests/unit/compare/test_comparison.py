@@ -300,8 +300,11 @@ def test_row_missing_in_a_run_is_not_judged() -> None:
 def test_row_missing_in_first_run_is_unjudged() -> None:
     speed = RowKey("speed")
     both = [
-        [measured(f"{name}{i}", {speed: RunValue(1.0), P50: RunValue(v)}) for i, v in enumerate(of)]
-        for name, of in (("a", FAST), ("b", SLOW))
+        [
+            measured(f"{name}{i}", {speed: RunValue(1.0), P50: RunValue(v)})
+            for i, v in enumerate(values)
+        ]
+        for name, values in (("a", FAST), ("b", SLOW))
     ]
     assert compared(*both).is_worse
     # Its headline contains its own values.

@@ -33,8 +33,8 @@ def experiment(folder: Path, name: str, ttft_ms: dict[tuple[str, int], float]) -
     for repetition in range(3):
         for (model, concurrency), ttft in ttft_ms.items():
             number = len(outcomes) + 1
-            given = {"endpoint.model": model, "load.concurrency": concurrency}
-            trial = Trial(number, given, repetition + 1)
+            parameters = {"endpoint.model": model, "load.concurrency": concurrency}
+            trial = Trial(number, parameters, repetition + 1)
             run = inference_run(
                 folder / TRIALS / trial.folder, f"{name}-{number}", seed=number, ttft_ms=ttft
             )

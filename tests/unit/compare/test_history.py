@@ -19,7 +19,7 @@ from aiperf_svc.adapters.exports.inference_file import iso_time, wall_ns
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.history import (
-    LEAST_PART,
+    MIN_SIDE_RUNS,
     SIGNIFICANCE,
     History,
     change_points,
@@ -34,8 +34,8 @@ from tests.support.runs_to_compare import LATENCY, P50, SPEED, inference_run, me
 def series(values: list[float], **keys: object) -> list[MeasuredRun]:
     """Return one run per second with each value."""
     return [
-        measured(f"r{place}", {P50: RunValue(value, 100)}, start_wall_ns=place * 10**9, **keys)
-        for place, value in enumerate(values)
+        measured(f"r{index}", {P50: RunValue(value, 100)}, start_wall_ns=index * 10**9, **keys)
+        for index, value in enumerate(values)
     ]
 
 
@@ -80,7 +80,7 @@ def test_outliers_are_no_change() -> None:
 
 
 def test_too_few_or_equal_values_have_no_change() -> None:
-    assert change_points([1.0, 9.0] * (LEAST_PART - 1)) == {}
+    assert change_points([1.0, 9.0] * (MIN_SIDE_RUNS - 1)) == {}
     assert change_points([1.0] * 4 + [9.0] * 4) == {}
     assert change_points([5.0] * 50) == {}
     assert change_points([]) == {}

@@ -11,7 +11,7 @@ from tests.support.runs_to_compare import P50, P99, compared, measured, run_of
 
 PAIRS = 200
 """Number of systems in a ring. Each is compared with its two neighbours."""
-MOST_ALARMS = 16
+MAX_ALARMS = 16
 """8% of the pairs for a test at the 5% level. A correct test exceeds this with a probability of 2%.
 A test with 12% of false alarms stays within it with a probability of 5%."""
 REQUESTS = 10_000
@@ -48,15 +48,15 @@ def test_interval_within_runs_rarely_excludes_an_equal_system(
 ) -> None:
     due, times = systems[load]
     alarms = {P50: 0, P99: 0}
-    runs = [run_of(str(place), *each) for place, each in enumerate(zip(due, times, strict=True))]
-    for place, run in enumerate(runs):
-        for row in compared([runs[place - 1]], [run]).rows:
+    runs = [run_of(str(index), *each) for index, each in enumerate(zip(due, times, strict=True))]
+    for index, run in enumerate(runs):
+        for row in compared([runs[index - 1]], [run]).rows:
             assert row.low is not None
             assert row.high is not None
             assert row.low <= row.delta <= row.high
             alarms[row.key] += not row.low <= 0 <= row.high
             assert row.word is Word.UNJUDGED
-    assert max(alarms.values()) <= MOST_ALARMS, alarms
+    assert max(alarms.values()) <= MAX_ALARMS, alarms
 
 
 def rows(
@@ -81,13 +81,13 @@ def _sides(
     return [
         [
             measured(
-                f"{name}{place}",
+                f"{name}{index}",
                 {
-                    key: RunValue(float(each[which] * speed[side, place]), REQUESTS)
+                    key: RunValue(float(each[which] * speed[side, index]), REQUESTS)
                     for key, each in values.items()
                 },
             )
-            for place, which in enumerate(drawn[side])
+            for index, which in enumerate(drawn[side])
         ]
         for side, name in enumerate("ab")
     ]
@@ -99,8 +99,8 @@ def test_several_runs_of_equal_systems_rarely_differ(
     load: float, runs: int, percentiles: dict[float, dict[RowKey, Floats]]
 ) -> None:
     for key, each in rows(percentiles[load], runs=runs, change=0.0).items():
-        assert sum((row.p or 0.0) < 0.05 for row in each) <= MOST_ALARMS, key
-        assert sum(row.word in (Word.WORSE, Word.BETTER) for row in each) <= MOST_ALARMS, key
+        assert sum((row.p or 0.0) < 0.05 for row in each) <= MAX_ALARMS, key
+        assert sum(row.word in (Word.WORSE, Word.BETTER) for row in each) <= MAX_ALARMS, key
 
 
 def test_five_runs_find_ten_percent_more_latency(

@@ -15,7 +15,7 @@ from aiperf_svc.core.verdict.check_result import Severity
 from tests.support.runs_to_compare import P50, P99, compared, measured
 
 PAIRS = 200
-MOST_ALARMS = 14
+MAX_ALARMS = 14
 """7% of the pairs for a test at the 5% level."""
 BLOCKS = 12
 NOISE = 0.02
@@ -75,7 +75,7 @@ def test_equal_versions_in_blocks_are_rarely_called_different(drift: str) -> Non
         excludes_zero(row_of(in_blocks(seed), DRIFTS[drift], seed, is_paired=True))
         for seed in range(PAIRS)
     )
-    assert alarms <= MOST_ALARMS
+    assert alarms <= MAX_ALARMS
 
 
 @pytest.mark.parametrize("drift", DRIFTS)

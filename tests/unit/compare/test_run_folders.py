@@ -194,8 +194,8 @@ def test_the_page_has_the_distributions_of_both_sides(
 def workload_run(folder: Path, run_id: str, values: list[float]) -> Path:
     """Write the artifact folder of a fake tool run with a repetition for each value."""
     records = [
-        fake_steps.record(fake_steps.reading(value), number=place, repetition=place)
-        for place, value in enumerate(values, start=1)
+        fake_steps.record(fake_steps.reading(value), number=index, repetition=index)
+        for index, value in enumerate(values, start=1)
     ]
     folder.mkdir(parents=True)
     write_run(folder, fake_steps.result(*records, run_id=run_id), ())

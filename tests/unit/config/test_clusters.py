@@ -22,7 +22,7 @@ def test_a_stack_without_them_is_for_one_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clusters", "more", "words"),
+    ("clusters", "more", "message"),
     [
         ([{"context": "eu"}], {}, "expected two clusters or more"),
         ([{"context": "eu"}, {"context": "EU"}], {}, "two are called eu; give each a `name`"),
@@ -37,11 +37,11 @@ def test_a_stack_without_them_is_for_one_cluster() -> None:
     ],
 )
 def test_a_mistake_is_one_line_with_the_remedy(
-    clusters: object, more: dict[str, object], words: str
+    clusters: object, more: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         read_clusters(settings(clusters, **more), "stacks/Pulumi.x.yaml")
     line = str(caught.value)
     assert line.startswith("stacks/Pulumi.x.yaml: ")
-    assert words in line
+    assert message in line
     assert "\n" not in line

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.config.load import Load, load_words
+from aiperf_svc.config.load import Load, describe_load
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ from aiperf_svc.config.load import Load, load_words
 )
 def test_every_kind_of_load_has_words(load: dict[str, object], words: list[str]) -> None:
     made = Load.model_validate(load | {"requests": 100})
-    assert load_words(made, with_pattern=True) == words
+    assert describe_load(made, with_pattern=True) == words

@@ -18,7 +18,7 @@ EXPORTERS = {
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "message"),
     [
         ({"pages": []}, "pages"),
         ({"labels": {}}, "labels"),
@@ -26,12 +26,12 @@ EXPORTERS = {
         ({"host_network": True, "pages": ["http://node-1:9400"]}, "not 'node-1'"),
     ],
 )
-def test_exporters_that_no_policy_can_name_are_refused(wrong: dict[str, Any], words: str) -> None:
+def test_exporters_that_no_policy_can_name_are_refused(wrong: dict[str, Any], message: str) -> None:
     parse_config(small_benchmark(telemetry={"exporters": [EXPORTERS]}), "")
     benchmark = small_benchmark(telemetry={"exporters": [EXPORTERS | wrong]})
     with pytest.raises(ConfigError, match="exporters") as found:
         parse_config(benchmark, "")
-    assert words in str(found.value)
+    assert message in str(found.value)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def rendered(text: str, **values: object) -> str:
 
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=list(ENDLESS))
 def test_endless_template_is_stopped(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MOST_S", 0.2)
+    monkeypatch.setattr(templates, "MAX_S", 0.2)
     with pytest.raises(TooCostly) as raised:
         rendered(text)
     assert str(raised.value) in (
@@ -66,7 +66,7 @@ def test_endless_template_is_stopped(text: str, monkeypatch: pytest.MonkeyPatch)
 def test_template_over_the_memory_limit_is_stopped(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(templates, "MOST_BYTES", 2**24)
+    monkeypatch.setattr(templates, "MAX_BYTES", 2**24)
     with pytest.raises(TooCostly) as raised:
         rendered(text)
     assert str(raised.value) == (

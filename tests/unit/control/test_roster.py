@@ -194,7 +194,7 @@ def calls_of(action: Callable[[], object]) -> int:
 
 
 def test_members_on_shared_cores_may_be_silent_longer() -> None:
-    roster = Roster({Service.WORKER: 2}, workers_a_core=26.5)
+    roster = Roster({Service.WORKER: 2}, workers_per_core=26.5)
     for name in ("worker-0", "worker-1"):
         roster.handle_heartbeat(beat(name), 0)
     roster.freeze()

@@ -100,9 +100,9 @@ def test_shared_system_prompt_becomes_unique_with_exact_tokens(
         "input_tokens": {"mean": 30},
         "prefix": {"system_tokens": 50},
     }
-    given = config(dataset=dataset)
-    prompts = synthetic_prompts(given, counter)
-    built = assemble(given, prompts, Source("x"), counter)
+    benchmark = config(dataset=dataset)
+    prompts = synthetic_prompts(benchmark, counter)
+    built = assemble(benchmark, prompts, Source("x"), counter)
     systems = set()
     for entry in built.conversations:
         (turn,) = entry.turns
@@ -120,8 +120,8 @@ def test_delays_are_multiplied(config: Config) -> None:
         "turns": {"number": {"mean": 2}, "delay_ms": {"mean": 100}},
     }
     for factor, expected in ((1, 100_000_000), (0.25, 25_000_000), (0, 0)):
-        given = config(dataset=dataset | {"delay_factor": factor})
-        built = assemble(given, synthetic_prompts(given, None), Source("x"), None)
+        benchmark = config(dataset=dataset | {"delay_factor": factor})
+        built = assemble(benchmark, synthetic_prompts(benchmark, None), Source("x"), None)
         assert {entry.turns[1].delay_ns for entry in built.conversations} == {expected}
 
 

@@ -75,16 +75,16 @@ def test_a_template_is_rendered_as_transformers_renders_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({}, "'m' has no chat template; expected one in chat_template.jinja or"),
         ({"chat_template": "{% for %}"}, "the chat template of 'm': Expected"),
     ],
 )
 def test_a_tokenizer_without_a_template_is_refused(
-    tmp_path: Path, settings: dict[str, Any], words: str
+    tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         template_in(tmp_path, **settings)
 
 
@@ -119,9 +119,9 @@ def test_synthetic_prompts_have_their_lengths_inside_the_template(
     without = config(dataset=dataset | {"entries": 30}, tokenizer={"name": "tiny"})
     assert templated.template is not None
     built = assemble(with_it, synthetic_prompts(with_it, templated), Source("x"), templated)
-    asked = [entry.turns[0].input_tokens for entry in synthetic_prompts(without, templated)]
-    assert [entry.turns[0].input_tokens for entry in built.conversations] == asked
-    for entry, wanted in zip(built.conversations, asked, strict=True):
+    lengths = [entry.turns[0].input_tokens for entry in synthetic_prompts(without, templated)]
+    assert [entry.turns[0].input_tokens for entry in built.conversations] == lengths
+    for entry, wanted in zip(built.conversations, lengths, strict=True):
         messages = json.loads(entry.turns[0].messages)["messages"]
         assert templated.count(templated.template(messages)) == wanted
 
@@ -130,9 +130,9 @@ def test_length_that_the_template_alone_exceeds_is_refused(
     config: Config, templated: LibraryTokenCounter
 ) -> None:
     tokenizer = {"name": "tiny", "apply_chat_template": True}
-    given = config(dataset={"input_tokens": {"mean": 3}, "entries": 1}, tokenizer=tokenizer)
+    benchmark = config(dataset={"input_tokens": {"mean": 3}, "entries": 1}, tokenizer=tokenizer)
     with pytest.raises(DatasetError, match=r"a prompt of 3 tokens, of which the chat template"):
-        synthetic_prompts(given, templated)
+        synthetic_prompts(benchmark, templated)
 
 
 def test_later_turn_counts_only_its_added_tokens(templated: LibraryTokenCounter) -> None:
@@ -165,7 +165,7 @@ def test_reasoning_that_history_lacks_is_not_subtracted(
     assert later == counter.count(f"b{added}") - counter.count("b")
 
 
-OF_REQUESTS = (
+REQUEST_TEMPLATE = (
     "{% if enable_thinking is false %}no thoughts {% endif %}{{ messages[0].content }}"
     "{% for tool in tools or () %} {{ tool.function.name }}{% endfor %}"
 )
@@ -178,7 +178,7 @@ VARIABLES: dict[str, Any] = {
 def test_template_gets_the_contents_of_each_request(
     counter: LibraryTokenCounter, tmp_path: Path
 ) -> None:
-    template = template_in(tmp_path, chat_template=OF_REQUESTS)
+    template = template_in(tmp_path, chat_template=REQUEST_TEMPLATE)
     templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
     entries = [PromptConversation("a", (PromptTurn(Prompt(texts=("one",))),))]
     cases: list[tuple[dict[str, Any], str]] = [
@@ -194,14 +194,14 @@ def test_template_gets_the_contents_of_each_request(
 def test_synthetic_lengths_include_request_overhead(
     config: Config, counter: LibraryTokenCounter, tmp_path: Path
 ) -> None:
-    template = template_in(tmp_path, chat_template=OF_REQUESTS)
+    template = template_in(tmp_path, chat_template=REQUEST_TEMPLATE)
     templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
-    given = config(
+    benchmark = config(
         dataset={"input_tokens": {"mean": 40}, "entries": 3},
         tokenizer={"name": "tiny", "apply_chat_template": True},
         endpoint={"extra_inputs": VARIABLES},
     )
-    built = assemble(given, synthetic_prompts(given, templated), Source("x"), templated)
+    built = assemble(benchmark, synthetic_prompts(benchmark, templated), Source("x"), templated)
     for entry in built.conversations:
         text = json.loads(entry.turns[0].messages)["messages"][0]["content"]
         assert entry.turns[0].input_tokens == counter.count(f"no thoughts {text} weather") == 40

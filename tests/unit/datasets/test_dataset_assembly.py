@@ -42,9 +42,11 @@ def dialogue(*texts: str) -> PromptConversation:
 
 
 def built(
-    config: BenchmarkConfig, given: list[PromptConversation], counter: TokenCounter | None = None
+    config: BenchmarkConfig,
+    conversations: list[PromptConversation],
+    counter: TokenCounter | None = None,
 ) -> BuiltDataset:
-    return assemble(config, given, Source("f", sha256="ab", left_out=1), counter)
+    return assemble(config, conversations, Source("f", sha256="ab", left_out=1), counter)
 
 
 def ids(dataset: BuiltDataset) -> list[str]:
@@ -64,8 +66,8 @@ def sent(dataset: BuiltDataset, entry: int = 0) -> dict[str, Any]:
 def test_warmup_gets_at_most_a_tenth_of_file(
     config: Config, total: int, requests: int, kept: int
 ) -> None:
-    given = config(dataset=FILE, load={"warmup": {"requests": requests}})
-    assert built(given, prompts(total)).warmup_entries == kept
+    benchmark = config(dataset=FILE, load={"warmup": {"requests": requests}})
+    assert built(benchmark, prompts(total)).warmup_entries == kept
 
 
 def test_all_entries_are_for_profiling_without_warmup(config: Config) -> None:
@@ -103,12 +105,12 @@ def test_synthetic_warmup_has_separate_entries(
 def test_only_prompts_that_can_be_sent_are_made(
     load: dict[str, Any], dataset: dict[str, Any], models: int, count: int
 ) -> None:
-    given = small_config(
+    benchmark = small_config(
         endpoint={"models": ["b", "c"][: models - 1]},
         load={"concurrency": 1, **load},
         dataset={"input_tokens": {"mean": 1}, **dataset},
     )
-    made = built(given, synthetic_prompts(given, None))
+    made = built(benchmark, synthetic_prompts(benchmark, None))
     assert len(made.conversations) == count
 
 
@@ -133,8 +135,8 @@ def test_sequential_order_is_that_of_the_file(config: Config) -> None:
 
 def test_output_lengths_missing_in_file_are_drawn(config: Config) -> None:
     own = PromptConversation("own", (PromptTurn(Prompt(texts=("x",), output_tokens=3)),))
-    given = config(dataset=FILE | {"output_tokens": {"mean": 20, "stddev": 5}})
-    dataset = built(given, [own, *prompts(50)])
+    benchmark = config(dataset=FILE | {"output_tokens": {"mean": 20, "stddev": 5}})
+    dataset = built(benchmark, [own, *prompts(50)])
     lengths = [sent(dataset, i)["max_tokens"] for i in range(51)]
     assert lengths[0] == 3
     assert len(set(lengths[1:])) > 5
@@ -153,9 +155,9 @@ def test_tokenizer_counts_output_lengths_from_file_responses(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     response = "The statement is a sequence of expressions."
-    given = config(dataset=FILE | {"output_tokens": {"mean": 1000}})
-    assert sent(built(given, prompts(1, response=response)))["max_tokens"] == 1000
-    with_counter = built(given, prompts(1, response=response), counter)
+    benchmark = config(dataset=FILE | {"output_tokens": {"mean": 1000}})
+    assert sent(built(benchmark, prompts(1, response=response)))["max_tokens"] == 1000
+    with_counter = built(benchmark, prompts(1, response=response), counter)
     assert sent(with_counter)["max_tokens"] == counter.count(response)
 
 
@@ -163,14 +165,14 @@ def test_input_tokens_count_exactly_the_prompt_text(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     parts = [{"type": "text", "text": "the list"}, {"type": "other", "url": "http://x"}]
-    given = [
+    conversations = [
         Prompt(texts=("the list", "of names")),
         Prompt(messages=({"role": "system", "content": "of names"}, {"role": "u", "content": 5})),
         Prompt(messages=({"role": "user", "content": parts},)),
         Prompt(payload={"messages": [{"role": "user", "content": "the list"}]}),
         Prompt(texts=("the list",), system="of names"),
     ]
-    entries = [PromptConversation("x", (PromptTurn(prompt),)) for prompt in given]
+    entries = [PromptConversation("x", (PromptTurn(prompt),)) for prompt in conversations]
     dataset = built(config(dataset=FILE), entries, counter)
     a, b = counter.count("the list"), counter.count("of names")
     counted = [entry.turns[0].input_tokens for entry in dataset.conversations]
@@ -182,8 +184,8 @@ def test_token_ids_of_a_payload_count_one_each(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     entry = PromptConversation("x", (PromptTurn(Prompt(payload={"prompt": [5, 6, 7]})),))
-    given = config(dataset=FILE, endpoint={"type": "completions"})
-    assert built(given, [entry], counter).conversations[0].turns[0].input_tokens == 3
+    benchmark = config(dataset=FILE, endpoint={"type": "completions"})
+    assert built(benchmark, [entry], counter).conversations[0].turns[0].input_tokens == 3
 
 
 @pytest.mark.parametrize(
@@ -204,8 +206,8 @@ def test_the_system_prompt_of_a_payload_is_counted(
     config: Config, counter: LibraryTokenCounter, kind: str, payload: dict[str, Any]
 ) -> None:
     entry = PromptConversation("x", (PromptTurn(Prompt(payload=payload)),))
-    given = config(dataset=FILE, endpoint={"type": kind})
-    (conversation,) = built(given, [entry], counter).conversations
+    benchmark = config(dataset=FILE, endpoint={"type": kind})
+    (conversation,) = built(benchmark, [entry], counter).conversations
     expected = counter.count("the list") + counter.count("of names")
     assert conversation.turns[0].input_tokens == expected
 
@@ -229,8 +231,8 @@ def test_input_tokens_are_unknown_without_a_tokenizer(config: Config) -> None:
 def test_input_tokens_are_left_to_the_servers_usage(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
-    given = config(dataset=FILE, endpoint={"use_server_token_count": True})
-    dataset = built(given, prompts(2), counter)
+    benchmark = config(dataset=FILE, endpoint={"use_server_token_count": True})
+    dataset = built(benchmark, prompts(2), counter)
     assert [entry.turns[0].input_tokens for entry in dataset.conversations] == [-1, -1]
     assert dataset.report.input_tokens is not None
 
@@ -258,9 +260,9 @@ def test_unsupported_prompt_is_named_by_its_place(config: Config) -> None:
 
 
 def test_contradicting_extra_inputs_are_refused(config: Config) -> None:
-    given = config(dataset=FILE, endpoint={"extra_inputs": {"stream": True, "messages": []}})
+    benchmark = config(dataset=FILE, endpoint={"extra_inputs": {"stream": True, "messages": []}})
     with pytest.raises(ConfigError, match=r"extra_inputs\.stream.*; .*extra_inputs\.messages"):
-        built(given, prompts(1))
+        built(benchmark, prompts(1))
 
 
 def test_an_empty_file_is_refused(config: Config) -> None:
@@ -304,18 +306,18 @@ def test_report_describes_the_dataset(config: Config, counter: LibraryTokenCount
 
 def test_report_describes_how_the_target_forces_lengths(config: Config) -> None:
     report = built(config(dataset=FILE), prompts(1)).report
-    asked = msgspec.structs.replace(
+    requested = msgspec.structs.replace(
         report, forced_output_length=ForcedLengthReport("refused", "ignore_eos?", 2)
     )
     expected = {
         "forced_output_length": {"finding": "refused", "said": "ignore_eos?", "requests": 2}
     }
-    assert as_shown(asked) == as_shown(report) | expected
+    assert as_shown(requested) == as_shown(report) | expected
 
 
 def test_the_hash_changes_with_any_request(config: Config) -> None:
-    given = config(dataset=FILE)
-    hashes = [built(given, prompts(n)).report.sha256 for n in (3, 3, 4)]
+    benchmark = config(dataset=FILE)
+    hashes = [built(benchmark, prompts(n)).report.sha256 for n in (3, 3, 4)]
     assert hashes[0] == hashes[1] != hashes[2]
 
 
@@ -350,8 +352,8 @@ def test_inputs_json_lists_every_payload_of_every_session(config: Config) -> Non
 
 def token_ids(config: Config, **parts: Any) -> BenchmarkConfig:
     endpoint = {"type": "completions", "prompt_token_ids": True} | parts.pop("endpoint", {})
-    given = {"dataset": FILE, "tokenizer": {"name": "t"}} | parts
-    return config(endpoint=endpoint, **given)
+    sections = {"dataset": FILE, "tokenizer": {"name": "t"}} | parts
+    return config(endpoint=endpoint, **sections)
 
 
 def test_prompts_are_sent_as_token_ids(config: Config, counter: LibraryTokenCounter) -> None:

@@ -36,18 +36,18 @@ async def test_every_kind_is_read_plain_and_packed(
 ) -> None:
     content = gzip.compress(CONTENT[kind]) if packed else CONTENT[kind]
     notes: list[str] = []
-    given = in_file(kind, content)
-    dataset = await build_dataset(given, progress=notes.append)
+    benchmark = in_file(kind, content)
+    dataset = await build_dataset(benchmark, progress=notes.append)
     assert contents(dataset) == ["a", "b"][: 1 if kind == "sharegpt" else 2]
-    assert dataset.report.source == given.dataset.file
+    assert dataset.report.source == benchmark.dataset.file
     assert dataset.report.source_sha256 == hashlib.sha256(content).hexdigest()
-    assert notes == [f"building the dataset from {given.dataset.file}"]
+    assert notes == [f"building the dataset from {benchmark.dataset.file}"]
 
 
 async def test_entries_limits_the_lines_read(in_file: Config) -> None:
     content = CONTENT["single_turn"] + b"not read"
-    given = in_file("single_turn", content, dataset={"entries": 2})
-    assert contents(await build_dataset(given)) == ["a", "b"]
+    benchmark = in_file("single_turn", content, dataset={"entries": 2})
+    assert contents(await build_dataset(benchmark)) == ["a", "b"]
 
 
 async def test_a_resolved_config_makes_the_same_requests_again(config: Config) -> None:
@@ -108,9 +108,9 @@ async def test_an_empty_file_is_refused(in_file: Config, kind: str, content: byt
 @KINDS
 async def test_bad_line_is_named_by_path_and_number(in_file: Config, kind: str) -> None:
     bad = b'[\n{"conversations": 5}]' if kind == "sharegpt" else CONTENT[kind][:20] + b"\n{}"
-    given = in_file(kind, bad)
-    with pytest.raises(DatasetError, match=rf"^{given.dataset.file}:[12]: "):
-        await build_dataset(given)
+    benchmark = in_file(kind, bad)
+    with pytest.raises(DatasetError, match=rf"^{benchmark.dataset.file}:[12]: "):
+        await build_dataset(benchmark)
 
 
 @KINDS

@@ -42,7 +42,7 @@ BAD: list[tuple[str, str, str, dict[str, Any]]] = [
     (
         "mooncake_trace",
         ROW.replace("5", "-5"),
-        "1: time -5 is negative or no number; expected times from 0 on",
+        "1: time -5 is negative or no number; expected times of at least 0",
         {},
     ),
     ("mooncake_trace", ROW + ROW[:30], f"2: Input data was truncated; {EXPECTED}", {}),
@@ -133,9 +133,9 @@ def test_too_large_pictures_are_refused_before_the_start(config: Config) -> None
 
 def test_unknown_row_members_are_named_and_ignored(in_file: Config) -> None:
     rows = ROW.replace("}", ', "note": [1, {"x": 2}]}') + ROW.replace("}", ', "hash": 1}')
-    given = in_file("mooncake_trace", rows)
-    told = "`note`, `hash`: not read, no row of a mooncake_trace has such a member"
-    assert check_dataset(given) == CheckedFile(f"{given.dataset.file}: {told}")
+    benchmark = in_file("mooncake_trace", rows)
+    message = "`note`, `hash`: not read, no row of a mooncake_trace has such a member"
+    assert check_dataset(benchmark) == CheckedFile(f"{benchmark.dataset.file}: {message}")
     known = ROW.replace("}", ', "chat_id": 1, "type": "text"}')
     assert check_dataset(in_file("bailian_trace", known)) == CheckedFile()
 
@@ -143,10 +143,10 @@ def test_unknown_row_members_are_named_and_ignored(in_file: Config) -> None:
 def test_file_is_read_for_a_bounded_time(in_file: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "CHECK_S", 0.0)
     for kind, line in (("mooncake_trace", ROW), ("single_turn", '{"text": "a"}\n')):
-        given = in_file(kind, line + "not read")
-        assert check_dataset(given) == CheckedFile(
-            f"{given.dataset.file} is checked up to line 1; the rest is checked after the start, "
-            "when the dataset is built"
+        benchmark = in_file(kind, line + "not read")
+        assert check_dataset(benchmark) == CheckedFile(
+            f"{benchmark.dataset.file} is checked up to line 1; the rest is checked after the "
+            "start, when the dataset is built"
         )
 
 
@@ -159,19 +159,19 @@ def test_held_file_is_read_to_a_bounded_size(
 
 
 def test_endless_line_is_not_held(in_file: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LONGEST_LINE", 1024)
-    given = in_file("mooncake_trace", gzip.compress(ROW.encode() + b" " * 100_000))
+    monkeypatch.setattr(files, "MAX_LINE_LENGTH", 1024)
+    benchmark = in_file("mooncake_trace", gzip.compress(ROW.encode() + b" " * 100_000))
     with pytest.raises(DatasetError) as raised:
-        check_dataset(given)
+        check_dataset(benchmark)
     wrong = "2: a line of over 1 KiB; expected shorter lines"
-    assert str(raised.value) == f"{given.dataset.file}:{wrong}"
+    assert str(raised.value) == f"{benchmark.dataset.file}:{wrong}"
 
 
 def test_rows_after_the_schedule_are_not_read(in_file: Config) -> None:
     rows = [json.dumps({"timestamp": 1000 * n, "input_length": 5}) for n in range(10)]
     load = {"fixed_schedule": True, "fixed_schedule_end_offset": "6s", "replay_speedup": 2}
-    given = in_file("mooncake_trace", "\n".join([*rows, "not read"]), load=load)
-    assert check_dataset(given) == CheckedFile(replay_ns=6 * 10**9)
+    benchmark = in_file("mooncake_trace", "\n".join([*rows, "not read"]), load=load)
+    assert check_dataset(benchmark) == CheckedFile(replay_ns=6 * 10**9)
 
 
 def test_trials_at_other_speeds_read_the_file_once(
@@ -197,14 +197,14 @@ def test_trace_with_too_many_rows_is_refused(
     in_file: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "CHECK_S", 0.0)
-    monkeypatch.setattr(checks, "MOST_ROWS", 4)
+    monkeypatch.setattr(checks, "MAX_ROWS", 4)
     with pytest.raises(DatasetError, match=r"about 5 rows, and at most .* are held; say how many"):
         check_dataset(in_file("mooncake_trace", ROW * 5))
     assert check_dataset(in_file("mooncake_trace", ROW * 5, dataset={"entries": 2})).notice
 
 
 def test_rows_in_memory_are_bounded(in_file: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_index, "MOST_ROWS", 4)
+    monkeypatch.setattr(trace_index, "MAX_ROWS", 4)
     with pytest.raises(DatasetError, match="data:5: over 4 rows, and at most 4 are held"):
         check_dataset(in_file("mooncake_trace", ROW * 5))
     check_dataset(in_file("mooncake_trace", ROW * 5, dataset={"entries": 4}))
@@ -221,11 +221,11 @@ def test_special_file_is_not_read(config: Config, tmp_path: Path, kind: str) -> 
 
 
 def test_special_file_as_picture_is_named(in_file: Config) -> None:
-    given = in_file("single_turn", '{"text": "a"}\n{"text": "b", "image": "/dev/zero"}\n')
+    benchmark = in_file("single_turn", '{"text": "a"}\n{"text": "b", "image": "/dev/zero"}\n')
     with pytest.raises(DatasetError) as raised:
-        check_dataset(given)
+        check_dataset(benchmark)
     wrong = "2: /dev/zero: a device; expected a regular file"
-    assert str(raised.value) == f"{given.dataset.file}:{wrong}"
+    assert str(raised.value) == f"{benchmark.dataset.file}:{wrong}"
 
 
 def test_pictures_of_all_lines_have_a_size_limit(
@@ -233,26 +233,26 @@ def test_pictures_of_all_lines_have_a_size_limit(
 ) -> None:
     picture = media.png_of(np.zeros((4, 4, 3), np.uint8))
     (tmp_path / "a.png").write_bytes(picture)
-    monkeypatch.setattr(media, "MOST_BYTES", 3 * len(picture))
-    given = in_file("single_turn", '{"text": "a", "image": "a.png"}\n' * 3)
-    check_dataset(given)
-    monkeypatch.setattr(media, "MOST_BYTES", 1024)
+    monkeypatch.setattr(media, "MAX_BYTES", 3 * len(picture))
+    benchmark = in_file("single_turn", '{"text": "a", "image": "a.png"}\n' * 3)
+    check_dataset(benchmark)
+    monkeypatch.setattr(media, "MAX_BYTES", 1024)
     (tmp_path / "a.png").write_bytes(picture + bytes(512))
     with pytest.raises(DatasetError, match=r"data:2: a\.png: the images and sounds of the "):
-        check_dataset(given)
+        check_dataset(benchmark)
 
 
 @pytest.mark.parametrize(("kind", "place"), [("single_turn", ":4"), ("sharegpt", "")])
 def test_compressed_file_is_refused_by_its_unpacked_size(
     in_file: Config, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
-    monkeypatch.setattr(files, "MOST_HELD", 1024)
+    monkeypatch.setattr(files, "MAX_HELD_BYTES", 1024)
     line = b'{"text": "' + b"a" * 300 + b'"}\n'
-    given = in_file(kind, gzip.compress(line * 5 if kind == "single_turn" else b" " * 2000))
+    benchmark = in_file(kind, gzip.compress(line * 5 if kind == "single_turn" else b" " * 2000))
     with pytest.raises(DatasetError) as raised:
-        check_dataset(given)
+        check_dataset(benchmark)
     assert str(raised.value) == (
-        f"{given.dataset.file}{place}: over 1 KiB up to here, the limit for prompts in memory; "
+        f"{benchmark.dataset.file}{place}: over 1 KiB up to here, the limit for prompts in memory; "
         "set the number of prompts with dataset.entries (--num-prompts), or give a smaller file"
     )
 
@@ -288,7 +288,7 @@ def test_terminal_shows_and_clears_the_reading_progress(
 @pytest.mark.parametrize("kind", ["multi_turn", "sharegpt", "mooncake_trace"])
 def test_deeply_nested_values_are_a_line_error(in_file: Config, kind: str) -> None:
     deep = '{"text": ' + "[" * 100_000
-    given = in_file(kind, f"[{deep}" if kind == "sharegpt" else deep)
-    wrong = f"^{given.dataset.file}.*: values nested too deeply; expected "
+    benchmark = in_file(kind, f"[{deep}" if kind == "sharegpt" else deep)
+    wrong = f"^{benchmark.dataset.file}.*: values nested too deeply; expected "
     with pytest.raises(DatasetError, match=wrong):
-        check_dataset(given)
+        check_dataset(benchmark)

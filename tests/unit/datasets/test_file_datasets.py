@@ -58,8 +58,8 @@ def test_a_ranking_has_a_query_and_passages(line: str) -> None:
 
 
 def test_unknown_members_blank_lines_and_bom_are_accepted() -> None:
-    given = lines(b'\xef\xbb\xbf{"text":"a","category":"c"}\r\n', b"  \n", b'"b"')
-    entries, left_out = single_turn.parse(given, "f")
+    content = lines(b'\xef\xbb\xbf{"text":"a","category":"c"}\r\n', b"  \n", b'"b"')
+    entries, left_out = single_turn.parse(content, "f")
     assert [entry.turns[0].prompt.texts[0] for entry in entries] == ["a", "b"]
     assert [entry.place for entry in entries] == ["f:1", "f:3"]
     assert [entry.id for entry in entries] == ["session_000000", "session_000001"]

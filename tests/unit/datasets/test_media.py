@@ -24,7 +24,7 @@ from aiperf_svc.config.prompts import MP3_RATES, Images, Length, Seconds, Sounds
 from aiperf_svc.core.datasets import single_turn
 from aiperf_svc.core.datasets.base import PromptConversation, Purpose
 from aiperf_svc.core.datasets.media import (
-    MOST_BYTES,
+    MAX_BYTES,
     MediaFile,
     MediaFolders,
     check_media_size,
@@ -127,7 +127,7 @@ def test_refused_media_size_depends_on_format(images: Images, sounds: Sounds) ->
         generate(Dataset(input_tokens=Length(mean=3)), 5, 1, None), images, sounds, 1
     )
     sizes = [sum(len(each.data) for each in entry.turns[0].prompt.media) for entry in entries]
-    turns = round(1000 * MOST_BYTES / (sum(sizes) / len(sizes)))
+    turns = round(1000 * MAX_BYTES / (sum(sizes) / len(sizes)))
     with pytest.raises(DatasetError, match="GiB of images") as refused:
         check_media_size(turns, images, sounds)
     (size,) = re.findall(r"have ([0-9,.]+) GiB", str(refused.value))
@@ -238,16 +238,16 @@ def test_files_are_read_and_urls_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ('{"text": "t", "image": "nowhere.png"}', "f.jsonl:1: nowhere.png: No such file"),
         ('{"text": "t", "image": "notes.txt"}', "f.jsonl:1: notes.txt is not an image file; "),
         ('{"text": "t", "audio": "notes.txt"}', "f.jsonl:1: notes.txt is not an audio file; "),
     ],
 )
-def test_invalid_picture_is_named_with_its_line(tmp_path: Path, line: str, words: str) -> None:
+def test_invalid_picture_is_named_with_its_line(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=message):
         read(tmp_path, line)
 
 
@@ -368,18 +368,18 @@ def test_sounds_of_a_folder_are_sent_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("notes", "{}/a.txt is not an image file; expected PNG, JPEG, GIF or WebP$"),
         (None, "^dataset.images.folder: {} has no files; expected those to send$"),
     ],
 )
 def test_folder_with_another_file_is_one_clear_error(
-    tmp_path: Path, content: str | None, words: str
+    tmp_path: Path, content: str | None, message: str
 ) -> None:
     if content is not None:
         (tmp_path / "a.txt").write_text(content)
-    with pytest.raises(DatasetError, match=words.format(tmp_path)):
+    with pytest.raises(DatasetError, match=message.format(tmp_path)):
         read_folders(Dataset(images=Images(folder=str(tmp_path))))
 
 
@@ -406,7 +406,7 @@ def test_shuffled_choice_uses_each_file_before_repeats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "data", "words"),
+    ("part", "data", "message"),
     [
         (Images, {"sampling": "shuffled"}, "{sampling} needs {folder}"),
         (Images, {"folder": "f", "format": "jpeg"}, "{format} needs {width} or {height}"),
@@ -416,8 +416,10 @@ def test_shuffled_choice_uses_each_file_before_repeats() -> None:
         (Sounds, {"depths": [12]}, "depths"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(part: Any, data: Any, words: str) -> None:
-    with pytest.raises(ValidationError, match=re.escape(words)):
+def test_settings_that_contradict_each_other_are_refused(
+    part: Any, data: Any, message: str
+) -> None:
+    with pytest.raises(ValidationError, match=re.escape(message)):
         part.model_validate(data)
 
 

@@ -65,7 +65,7 @@ def test_query_and_passage_files_form_a_ranking(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "message"),
     [
         ([{"text": "a"}, {"x": 1}], "a.jsonl:2: needs exactly one prompt, found none"),
         ([{"text": 5}], r"a.jsonl:1: Expected `str"),
@@ -74,24 +74,24 @@ def test_query_and_passage_files_form_a_ranking(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_line_is_found_before_the_start(
-    tmp_path: Path, config: Config, lines: list[Any], words: str
+    tmp_path: Path, config: Config, lines: list[Any], message: str
 ) -> None:
     pool(tmp_path / "a.jsonl", *lines)
-    given = {"kind": "random_pool", "file": str(tmp_path / "a.jsonl")}
-    with pytest.raises(DatasetError, match=words):
-        check_dataset(config(dataset=given))
+    dataset = {"kind": "random_pool", "file": str(tmp_path / "a.jsonl")}
+    with pytest.raises(DatasetError, match=message):
+        check_dataset(config(dataset=dataset))
 
 
 def test_incompatible_pool_files_are_refused(tmp_path: Path, config: Config) -> None:
     pool(tmp_path / "a.jsonl", {"text": "a", "output_length": 1})
-    given = config(dataset={"kind": "random_pool", "file": str(tmp_path)})
+    benchmark = config(dataset={"kind": "random_pool", "file": str(tmp_path)})
     for line, words in (
         ({"messages": [{"role": "user", "content": "x"}]}, "`messages` is a whole prompt"),
         ({"text": "b", "output_length": 2}, "`output_length` is in several of the lines"),
     ):
         pool(tmp_path / "b.jsonl", line)
         with pytest.raises(DatasetError, match=words):
-            check_dataset(given)
+            check_dataset(benchmark)
 
 
 def test_a_folder_without_pools_is_named(tmp_path: Path, config: Config) -> None:

@@ -110,8 +110,8 @@ async def test_changing_file_is_noticed(
 ) -> None:
     file = tmp_path / "trace"
     file.write_text(TRACES["burst_gpt_trace"])
-    given = config(dataset={"kind": "burst_gpt_trace", "file": str(file)})
-    _, made = await both(given, monkeypatch)
+    benchmark = config(dataset={"kind": "burst_gpt_trace", "file": str(file)})
+    _, made = await both(benchmark, monkeypatch)
     with closing(made):
         file.write_text(TRACES["burst_gpt_trace"] + "999,m,1,1,1,l\n")
         with pytest.raises(DatasetError) as raised:

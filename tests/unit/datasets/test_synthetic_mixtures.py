@@ -24,14 +24,14 @@ def length(**keys: object) -> Length:
     return Length.model_validate(keys)
 
 
-def drawn(given: Length, seed: int = 1) -> np.ndarray:
-    return draw_lengths(given, MANY, np.random.default_rng(seed))
+def drawn(lengths: Length, seed: int = 1) -> np.ndarray:
+    return draw_lengths(lengths, MANY, np.random.default_rng(seed))
 
 
 def test_uniform_lengths_are_equally_likely() -> None:
-    given = length(distribution="uniform", min=11, max=20)
-    assert given.mean == 15.5
-    counts = np.bincount(drawn(given), minlength=21)[11:]
+    lengths = length(distribution="uniform", min=11, max=20)
+    assert lengths.mean == 15.5
+    counts = np.bincount(drawn(lengths), minlength=21)[11:]
     assert counts.sum() == MANY
     # Chi-squared test of ten cells: the 99.9th percentile with nine degrees of freedom is 27.9.
     assert ((counts - MANY / 10) ** 2 / (MANY / 10)).sum() < 27.9
@@ -67,11 +67,11 @@ def test_limits_cut_a_length_off() -> None:
     ],
 )
 def test_expected_mean_matches_drawn_values(keys: dict[str, object]) -> None:
-    given = length(**keys)
-    values = drawn(given)
+    lengths = length(**keys)
+    values = drawn(lengths)
     # Values are rounded.
     error = 4 * values.std() / math.sqrt(MANY) + 0.1
-    assert given.mean_within_limits == pytest.approx(values.mean(), abs=error)
+    assert lengths.mean_within_limits == pytest.approx(values.mean(), abs=error)
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ def test_expected_mean_matches_drawn_values(keys: dict[str, object]) -> None:
     ],
 )
 def test_lengths_spread_no_more_than_known(keys: dict[str, object]) -> None:
-    given = length(**keys)
+    lengths = length(**keys)
     # The deviation of so many values is known to one in a hundred.
-    assert drawn(given).std() <= 1.02 * given.largest_deviation
+    assert drawn(lengths).std() <= 1.02 * lengths.max_deviation
 
 
 @pytest.mark.parametrize("distribution", ["normal", "lognormal", "uniform"])
 def test_first_values_do_not_depend_on_their_number(distribution: str) -> None:
     keys = {"min": 5, "max": 50} if distribution == "uniform" else {"mean": 20, "stddev": 9}
-    given = length(distribution=distribution, **keys)
-    few = draw_lengths(given, 10, np.random.default_rng(3))
-    assert draw_lengths(given, 1000, np.random.default_rng(3))[:10].tolist() == few.tolist()
+    lengths = length(distribution=distribution, **keys)
+    few = draw_lengths(lengths, 10, np.random.default_rng(3))
+    assert draw_lengths(lengths, 1000, np.random.default_rng(3))[:10].tolist() == few.tolist()
 
 
 MIX = {

@@ -180,8 +180,8 @@ async def test_the_block_size_can_be_set(in_file: Config) -> None:
     row = '{"input_length": 9, "hash_ids": [1, 2, 3]}'
     with pytest.raises(DatasetError, match=r"3 hash ids for 9 tokens.*dataset\.block_size"):
         await build_dataset(in_file("mooncake_trace", row))
-    given = in_file("mooncake_trace", row, dataset={"block_size": 4})
-    assert (await build_dataset(given)).report.entries == 1
+    benchmark = in_file("mooncake_trace", row, dataset={"block_size": 4})
+    assert (await build_dataset(benchmark)).report.entries == 1
 
 
 @KINDS

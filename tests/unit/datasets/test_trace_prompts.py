@@ -27,8 +27,8 @@ def replay(*, random_seed: int = 0, **load: object) -> BenchmarkConfig:
 
 
 def row(length: int = 20, *ids: int, number: int = 1, **more: object) -> TraceRow:
-    given: dict[str, Any] = {"place": f"f:{number}", "input_length": length, "hash_ids": ids}
-    return TraceRow(**(given | more))
+    defaults: dict[str, Any] = {"place": f"f:{number}", "input_length": length, "hash_ids": ids}
+    return TraceRow(**(defaults | more))
 
 
 def indexed(rows: Iterable[TraceRow], *, limit: int | None = None) -> TraceIndex:
@@ -99,8 +99,8 @@ def test_rows_without_ids_share_no_block(counter: LibraryTokenCounter) -> None:
     made_texts = texts(made([row(64)] * 50, counter))
     alike = [
         shared_tokens(counter, one, other)
-        for place, one in enumerate(made_texts)
-        for other in made_texts[:place]
+        for index, one in enumerate(made_texts)
+        for other in made_texts[:index]
     ]
     assert max(alike) < BLOCK
 

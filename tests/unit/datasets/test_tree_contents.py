@@ -101,10 +101,10 @@ def test_every_text_api_carries_hash_ids(config: Config, api: str) -> None:
 
 
 def test_marker_is_before_the_first_user_turn(config: Config) -> None:
-    given = settings(config, cache_bust="first_turn_prefix")
-    marker = marker_of(given.prompt_seed, 0)
+    benchmark = settings(config, cache_bust="first_turn_prefix")
+    marker = marker_of(benchmark.prompt_seed, 0)
     plain = texts(entry(settings(config)))
-    assert texts(entry(given)) == [f"{marker}\n\n{text}" for text in plain]
+    assert texts(entry(benchmark)) == [f"{marker}\n\n{text}" for text in plain]
 
 
 def test_marker_of_messages_is_in_every_request(config: Config) -> None:

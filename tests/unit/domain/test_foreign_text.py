@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 
 from aiperf_svc.domain.foreign_text import CUT, csv_cell, lines, one_line
-from aiperf_svc.domain.json_objects import LONGEST_VALUE, value_text
+from aiperf_svc.domain.json_objects import MAX_VALUE_LENGTH, value_text
 
 HOSTILE = (
     "\x1b[2J\x1b]0;title\x07\x9b31m",
@@ -82,4 +82,4 @@ def test_long_values_keep_their_ends() -> None:
     images = [f"registry.example.com/team/inference-server:1.0.{patch}" for patch in (1, 2)]
     assert value_text(images[0]) == "registry.example.com […] ference-server:1.0.1"
     assert value_text(images[0]) != value_text(images[1])
-    assert value_text("x" * LONGEST_VALUE) == "x" * LONGEST_VALUE
+    assert value_text("x" * MAX_VALUE_LENGTH) == "x" * MAX_VALUE_LENGTH

@@ -18,16 +18,16 @@ FULL = (
 
 
 def options(template: str = FULL, **changes: object) -> Options:
-    given = {"url": "http://h:1", "model": "x", "type": "template", "template": template}
-    return Options.model_validate(given | changes)
+    defaults = {"url": "http://h:1", "model": "x", "type": "template", "template": template}
+    return Options.model_validate(defaults | changes)
 
 
 def raw(**changes: object) -> Endpoint:
     return endpoint_of(options(type="raw", template=None, **changes))  # type: ignore[arg-type]
 
 
-def body(given: Options, prompt: Prompt) -> Any:
-    return json.loads(endpoint_of(given).render(prompt, given).whole)
+def body(endpoint: Options, prompt: Prompt) -> Any:
+    return json.loads(endpoint_of(endpoint).render(prompt, endpoint).whole)
 
 
 def test_template_has_texts_model_and_length() -> None:
@@ -48,14 +48,14 @@ def test_any_text_survives_the_template() -> None:
 
 
 def test_extra_inputs_come_last_and_null_removes() -> None:
-    given = options('{"a": 1, "b": {{ text|tojson }}}', extra_inputs={"a": None, "c": 2})
-    assert body(given, Prompt(texts=("x",))) == {"b": "x", "c": 2}
+    endpoint = options('{"a": 1, "b": {{ text|tojson }}}', extra_inputs={"a": None, "c": 2})
+    assert body(endpoint, Prompt(texts=("x",))) == {"b": "x", "c": 2}
 
 
 def test_length_is_requested_under_a_supported_name() -> None:
-    given = options('{"max_new_tokens": {{ max_tokens }}, "t": {{ text|tojson }}}')
+    endpoint = options('{"max_new_tokens": {{ max_tokens }}, "t": {{ text|tojson }}}')
     prompt = Prompt(texts=("x",), output_tokens=9)
-    assert endpoint_of(given).render(prompt, given).requested_tokens == 9
+    assert endpoint_of(endpoint).render(prompt, endpoint).requested_tokens == 9
 
 
 def test_raw_payload_is_sent_unchanged() -> None:
@@ -92,7 +92,7 @@ def test_valid_description_has_no_problems() -> None:
 
 
 def test_endless_template_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MOST_S", 0.1)
+    monkeypatch.setattr(templates, "MAX_S", 0.1)
     loop = "{% for a in range(99999) %}"
     (found,) = custom_problems(options(loop * 2 + "{% endfor %}" * 2))
     assert found == (
@@ -101,22 +101,22 @@ def test_endless_template_is_found_before_the_run(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_template_cannot_reach_this_program() -> None:
-    given = options("{{ text.__class__.__mro__ }}")
-    (found,) = custom_problems(given)
+    endpoint = options("{{ text.__class__.__mro__ }}")
+    (found,) = custom_problems(endpoint)
     assert "unsafe" in found
 
 
 @pytest.mark.parametrize(
-    ("kind", "prompt", "words"),
+    ("kind", "prompt", "message"),
     [
         ("raw", Prompt(texts=("x",)), "this has none"),
         ("template", Prompt(payload={"a": 1}), "expected endpoint.type raw"),
     ],
 )
-def test_prompts_of_the_other_type_are_refused(kind: str, prompt: Prompt, words: str) -> None:
-    given = options() if kind == "template" else options(type="raw", template=None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=words):
-        endpoint_of(given).render(prompt, given)
+def test_prompts_of_the_other_type_are_refused(kind: str, prompt: Prompt, message: str) -> None:
+    endpoint = options() if kind == "template" else options(type="raw", template=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        endpoint_of(endpoint).render(prompt, endpoint)
 
 
 @pytest.mark.parametrize(

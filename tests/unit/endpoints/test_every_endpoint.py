@@ -54,10 +54,8 @@ def payloads(*members: dict[str, Any]) -> tuple[Prompt, ...]:
 def test_every_type_of_the_config_has_an_endpoint() -> None:
     assert ENDPOINTS.keys() | set(types_with(Feature.CUSTOM)) == set(EndpointType)
     for kind in EndpointType:
-        given = (
-            {"type": kind, "template": "{}"} if kind is EndpointType.TEMPLATE else {"type": kind}
-        )
-        assert endpoint_of(endpoint_options(**given)).type is kind
+        keys = {"type": kind, "template": "{}"} if kind is EndpointType.TEMPLATE else {"type": kind}
+        assert endpoint_of(endpoint_options(**keys)).type is kind
 
 
 def test_page_of_apis_names_each_type() -> None:
@@ -156,13 +154,13 @@ REFUSED: tuple[tuple[tuple[str, ...], str, tuple[Prompt, ...]], ...] = (
 """Prompts of another API, and the text of the error."""
 
 
-@pytest.mark.parametrize(("kinds", "words", "prompts"), REFUSED)
+@pytest.mark.parametrize(("kinds", "message", "prompts"), REFUSED)
 def test_prompts_of_another_api_are_refused(
-    kinds: tuple[str, ...], words: str, prompts: tuple[Prompt, ...]
+    kinds: tuple[str, ...], message: str, prompts: tuple[Prompt, ...]
 ) -> None:
     for kind in kinds:
         for prompt in prompts:
-            with pytest.raises(ValueError, match=words):
+            with pytest.raises(ValueError, match=message):
                 BY_NAME[kind].render(prompt, endpoint_options())
 
 

@@ -423,10 +423,10 @@ def test_history_fits_between_head_and_messages(api: Conversations, key: str) ->
 
 
 def test_messages_keeps_the_system_in_later_turns() -> None:
-    told = Prompt(
+    prompt = Prompt(
         messages=({"role": "system", "content": "Be brief"}, {"role": "user", "content": "a"})
     )
-    first, second = MESSAGES.render([told, HELLO], OPTIONS)
+    first, second = MESSAGES.render([prompt, HELLO], OPTIONS)
     assert first.tail == second.tail
     assert json.loads(second.whole)["system"] == [{"type": "text", "text": "Be brief"}]
 

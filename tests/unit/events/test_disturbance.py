@@ -27,13 +27,13 @@ KILL = {"at": "60s", "do": "kill"}
 
 def report(**fields: Any) -> EventReport:
     """Return a report of a verified event at 60 s."""
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "number": 0,
         "what": "process 7 (server)",
         "evidence": "gone",
         "is_over": True,
     }
-    return EventReport(**(given | {"begin_wall_ns": START_NS + KILLED_S * SECOND} | fields))
+    return EventReport(**(defaults | {"begin_wall_ns": START_NS + KILLED_S * SECOND} | fields))
 
 
 def steady_load() -> Rows:

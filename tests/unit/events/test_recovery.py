@@ -33,7 +33,7 @@ def test_outage_ends_recovery_with_its_last_bad_window() -> None:
     assert recovered_second(good, due, least=0.95) == 11
 
 
-def test_no_disturbance_recovers_at_once() -> None:
+def test_load_without_a_dip_recovers_at_once() -> None:
     due = seconds((40, 20))
     assert recovered_second(due, due, least=0.95) == 0
 

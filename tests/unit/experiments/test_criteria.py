@@ -26,8 +26,8 @@ def slo(**parts: Any) -> Slo:
 
 
 def search(holds: str = "slo", **parts: Any) -> Search:
-    given = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": holds}
-    return Search.model_validate(given | parts)
+    defaults = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": holds}
+    return Search.model_validate(defaults | parts)
 
 
 def test_held_limits_become_the_slo_of_trials() -> None:
@@ -36,8 +36,8 @@ def test_held_limits_become_the_slo_of_trials() -> None:
     found = searched_slo(search("request_throughput >= 20"), slo(objectives=[P99]))
     assert found == slo(objectives=[{"metric": "request_throughput", "min": "20"}])
     limits = {"request_latency": "1s"}
-    given = slo(objectives=[P99], goodput=limits)
-    assert searched_slo(search("goodput >= 95%"), given) == slo(goodput=limits)
+    both = slo(objectives=[P99], goodput=limits)
+    assert searched_slo(search("goodput >= 95%"), both) == slo(goodput=limits)
 
 
 @pytest.mark.parametrize(

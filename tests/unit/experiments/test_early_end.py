@@ -13,7 +13,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.search import Search
 from aiperf_svc.core.experiments.criteria import trial_result
-from aiperf_svc.core.experiments.early_end import EarlyEndDetector, most_requests
+from aiperf_svc.core.experiments.early_end import EarlyEndDetector, max_requests
 from aiperf_svc.core.experiments.evidence import is_held
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import EarlyEnd
@@ -33,8 +33,8 @@ ALLOWED = {"p50": 0.5, "p90": 0.1, "p99": 0.01}
 
 
 def searched(**changes: Any) -> Search:
-    given = {"parameter": "load.request_rate", "from": 1, "to": 999}
-    return Search.model_validate(given | changes)
+    defaults = {"parameter": "load.request_rate", "from": 1, "to": 999}
+    return Search.model_validate(defaults | changes)
 
 
 def trial(rate: float, stat: str = "p99", **load: Any) -> BenchmarkConfig:
@@ -158,7 +158,7 @@ def test_an_objective_that_may_hold_is_not_judged() -> None:
 )
 def test_load_of_unknown_length_runs_to_its_end(load: dict[str, Any]) -> None:
     config = trial(300.0, **load)
-    assert most_requests(config) is None
+    assert max_requests(config) is None
     assert ended_early(config, served(300.0, 1), searched()) is None
 
 
@@ -175,9 +175,9 @@ def test_load_of_unknown_length_runs_to_its_end(load: dict[str, Any]) -> None:
 )
 def test_conversation_rate_bounds_no_request_count(dataset: dict[str, Any]) -> None:
     config = trial(300.0)
-    assert most_requests(config) is not None
+    assert max_requests(config) is not None
     talking = config.model_copy(update={"dataset": Dataset.model_validate(dataset)})
-    assert most_requests(talking) is None
+    assert max_requests(talking) is None
 
 
 def test_a_search_for_a_maximum_ends_no_trial() -> None:

@@ -9,9 +9,9 @@ from aiperf_svc.core.compare.student import incomplete_beta
 from aiperf_svc.core.experiments.scenario_result import (
     estimate,
     is_proven,
-    least_queries,
-    least_within,
-    most_beyond,
+    max_beyond,
+    min_queries,
+    min_within,
 )
 
 
@@ -27,23 +27,23 @@ def failures_at_most(queries: int, beyond: int, percentile: float) -> float:
     ("percentile", "floor"), [(0.5, 11), (0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6_636)]
 )
 def test_fewest_queries_for_an_estimate(percentile: float, floor: int) -> None:
-    assert least_queries(percentile) == floor
-    assert most_beyond(floor, percentile) == 1
-    assert most_beyond(floor - 1, percentile) == 0
+    assert min_queries(percentile) == floor
+    assert max_beyond(floor, percentile) == 1
+    assert max_beyond(floor - 1, percentile) == 0
     assert estimate(np.arange(floor, dtype=float), percentile) == floor - 1
     assert estimate(np.arange(floor - 1, dtype=float), percentile) is None
 
 
 def test_early_stopping_counts_match_published_values() -> None:
-    assert least_within(0, 0.99) == 459
-    assert most_beyond(10_000, 0.99) == 77
+    assert min_within(0, 0.99) == 459
+    assert max_beyond(10_000, 0.99) == 77
     assert estimate(np.arange(10_000, dtype=float), 0.99) == 10_000 - 77
 
 
 @pytest.mark.parametrize("percentile", [0.5, 0.9, 0.99])
 @pytest.mark.parametrize("beyond", [0, 1, 5, 30])
 def test_the_proof_is_the_exact_binomial_one(percentile: float, beyond: int) -> None:
-    within = least_within(beyond, percentile)
+    within = min_within(beyond, percentile)
     assert failures_at_most(within + beyond, beyond, percentile) < 0.01
     assert failures_at_most(within - 1 + beyond, beyond, percentile) >= 0.01
     assert is_proven(within + beyond, beyond, percentile)
@@ -56,7 +56,7 @@ def test_millions_of_queries_agree_with_the_normal_distribution(
 ) -> None:
     deviation = math.sqrt(queries * percentile * (1 - percentile))
     expected = queries * (1 - percentile) - 2.326348 * deviation
-    assert most_beyond(queries, percentile) == pytest.approx(expected, abs=0.02 * deviation)
+    assert max_beyond(queries, percentile) == pytest.approx(expected, abs=0.02 * deviation)
 
 
 @pytest.mark.parametrize(("a", "b"), [(200, 3), (40, 40), (500, 90)])

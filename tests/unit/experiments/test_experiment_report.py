@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
 from aiperf_svc.adapters.report import experiment_charts as charts
-from aiperf_svc.adapters.report import experiment_page, experiment_words
+from aiperf_svc.adapters.report import experiment_page, experiment_texts
 from aiperf_svc.adapters.report.blocks import Block, markup
 from aiperf_svc.adapters.report.plots import BOTTOM, HEIGHT, TOP
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
@@ -35,14 +35,14 @@ def seven_by_two() -> list[TrialOutcome]:
     combinations = [(c, tokens) for c in (1, 2, 4, 8, 16, 32, 64) for tokens in (16, 64)]
     return [
         outcome(
-            repetition * len(combinations) + place,
+            repetition * len(combinations) + index,
             {"load.concurrency": concurrency, "dataset.output_tokens.mean": tokens},
             repetition=repetition + 1,
             throughput=float(concurrency * 1000 // tokens + repetition),
             ttft=20.0 + concurrency + repetition,
         )
         for repetition in range(3)
-        for place, (concurrency, tokens) in enumerate(combinations, 1)
+        for index, (concurrency, tokens) in enumerate(combinations, 1)
     ]
 
 
@@ -144,7 +144,7 @@ def test_the_best_share_has_one_percent_sign() -> None:
     summary = summarise(outcomes)
     found = best(summary, RowKey("cached_token_share", "avg"))
     assert found is not None
-    value, _ = experiment_words.best_texts(summary, found, is_interval_noted=False)
+    value, _ = experiment_texts.best_texts(summary, found, is_interval_noted=False)
     assert value == "75% ± 17%"
 
 
@@ -152,7 +152,7 @@ def test_an_acceptance_length_is_no_percentage() -> None:
     tag = "spec_decode_token_weighted_acceptance_length"
     more = {tag: MetricStats(unit="ratio", avg=2.5)}
     summary = summarise([outcome(1, {"load.concurrency": 1}, throughput=10.0, more=more)])
-    assert experiment_words.unit_of(summary, RowKey(tag, "avg")) == (1.0, "tokens")
+    assert experiment_texts.unit_of(summary, RowKey(tag, "avg")) == (1.0, "tokens")
     swept = json.loads(aiperf_sweep_export.render_sweep_json(summary))
     (combination,) = swept["per_combination_metrics"]
     assert combination["metrics"][f"{tag}_avg"]["unit"] == "ratio"

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
-from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.report import experiment_texts
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Combination
@@ -213,7 +213,7 @@ def test_combination_that_failed_is_never_recommended(cause: str) -> None:
     on_front = front(summary)
     assert on_front is not None
     assert (concurrencies(on_front.optimal), len(on_front.points)) == ([2], 3)
-    assert words.optimal(summary, "*")[1] == (
+    assert experiment_texts.optimal(summary, "*")[1] == (
         "*: no other combination without a failed target or step is better in both "
         "Request Throughput and Time to First Token p99"
     )
@@ -223,9 +223,8 @@ def test_best_with_a_failed_trial_counts_its_trials() -> None:
     outcomes = sweep({1: (10.0, 30.0), 2: (20.0, 20.0)}, repetitions=2)
     outcomes.append(TrialOutcome(Trial(5, {"load.concurrency": 2}, 3), "failed", "no pod", None))
     summary = summarise(outcomes)
-    (text, *_) = (
-        words.best_texts(summary, each, is_interval_noted=False)[1] for each in best_of(summary)
-    )
+    first = next(iter(best_of(summary)))
+    _, text = experiment_texts.best_texts(summary, first, is_interval_noted=False)
     assert text.startswith("load.concurrency=2 (2 of 3 trials)")
 
 
@@ -234,7 +233,7 @@ def test_equal_values_have_no_best() -> None:
     assert [each.key for each in best_of(summary)] == [TTFT]
 
 
-def test_no_trials_are_an_empty_summary() -> None:
+def test_summary_without_trials_is_empty() -> None:
     summary = summarise([])
     assert (summary.rows, summary.combinations, summary.parameters) == ((), (), ())
     assert front(summary) is None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.core.experiments.search import Search, SearchSpace
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint
 from tests.support.queues import run, true_knee
@@ -33,7 +33,7 @@ def test_the_bracket_contains_the_true_knee(knee: float, low: float, high: float
         assert isinstance(lower, SearchPoint)
         assert isinstance(upper, SearchPoint)
         assert search.ending is Ending.BRACKETED
-        assert len(search.points) <= MOST_POINTS
+        assert len(search.points) <= MAX_POINTS
         assert min(lower.confirmations, upper.confirmations) > 0
         hits += lower.value < knee < upper.value
         widths.append(upper.value / lower.value)

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.experiment_export import experiment_numbers
-from aiperf_svc.adapters.report import experiment_words as words
-from aiperf_svc.adapters.report import joint_page
+from aiperf_svc.adapters.report import experiment_texts, joint_page
 from aiperf_svc.adapters.terminal.joint_tables import print_joint_experiment
 from aiperf_svc.core.experiments.joint_trials import (
     ExperimentMember,
@@ -32,14 +31,14 @@ TOTAL = {"request_count": MetricStats(unit="requests", avg=7.0)}
 
 
 def member(name: str, **fields: Any) -> JointMember:
-    given = {"where": "", "folder": "", "state": "done", "reason": "", "exit_code": 0}
-    return JointMember(name=name, **{"verdict": "valid", **given, **fields})
+    defaults = {"where": "", "folder": "", "state": "done", "reason": "", "exit_code": 0}
+    return JointMember(name=name, **{"verdict": "valid", **defaults, **fields})
 
 
 def joint(*members: JointMember, total_of: tuple[str, ...], **fields: Any) -> Joint:
-    given: dict[str, Any] = {"kind": "targets", "name": "x", "exit_code": 0, "verdict": "valid"}
+    defaults: dict[str, Any] = {"kind": "targets", "name": "x", "exit_code": 0, "verdict": "valid"}
     total = TOTAL if total_of else {}
-    return Joint(**{**given, "total": total, "total_of": total_of, **fields}, members=members)
+    return Joint(**{**defaults, "total": total, "total_of": total_of, **fields}, members=members)
 
 
 def test_total_is_a_separate_trial() -> None:
@@ -91,7 +90,7 @@ def test_joint_trial_fails_the_checks_that_any_fails() -> None:
         "schedule_lag",
         "gpu_throttling",
     )
-    found = words.findings(summary)
+    found = experiment_texts.findings(summary)
     (of_client,), (of_system,) = found["verdict"], found["system"]
     assert of_client.share == "degraded in 1 of 1 trials"
     assert of_client.worst == "trial 3 (load.concurrency=4): b: requests were 3 ms late"

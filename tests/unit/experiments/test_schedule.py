@@ -42,11 +42,11 @@ from aiperf_svc.protocol.run_states import RunState
 ONE, TWO, THREE = Part(1), Part(2), Part(3)
 
 
-def ended(schedule: Schedule, *parts: Part, **how: bool) -> list[Instruction]:
+def ended(schedule: Schedule, *parts: Part, **options: bool) -> list[Instruction]:
     """End the parts of a round and store its results. Return the next instructions."""
     for part in parts[:-1]:
         assert schedule.handle(PartEnded(part)) == []
-    *found, last = schedule.handle(PartEnded(parts[-1], **how))
+    *found, last = schedule.handle(PartEnded(parts[-1], **options))
     assert last == CloseRound(parts[-1].round)
     return [*found, *schedule.handle(RoundClosed(parts[-1].round))]
 
@@ -188,8 +188,8 @@ def test_part_beyond_a_trial_is_not_waited_for() -> None:
 # --- a driver ------------------------------------------------------------------------------------
 
 
-def driven(trials: Sequence[Trial], **how: int) -> tuple[Schedule, list[Trial]]:
-    machine = ExperimentMachine(PlannedTrials(trials), on_failure="continue", **how)
+def driven(trials: Sequence[Trial], **options: int) -> tuple[Schedule, list[Trial]]:
+    machine = ExperimentMachine(PlannedTrials(trials), on_failure="continue", **options)
     return Schedule([], ["eu", "us"], driver=machine), list(trials)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held
 from aiperf_svc.core.experiments.search import Search, SearchedTrial, SearchSpace
 from aiperf_svc.core.experiments.search_report import Ending, SearchReport
@@ -62,11 +62,11 @@ def answer(
     search: Search, find: Callable[[float, bool], SearchedTrial]
 ) -> list[tuple[float, bool]]:
     """Report a result at each requested value, and whether the trial is a longer one."""
-    asked = []
+    requested = []
     while (parameters := search.next()) is not None:
-        asked.append((parameters[search.space.parameter], "load.duration" in parameters))
-        search.add(parameters, find(*asked[-1]))
-    return asked
+        requested.append((parameters[search.space.parameter], "load.duration" in parameters))
+        search.add(parameters, find(*requested[-1]))
+    return requested
 
 
 def carry_out(
@@ -86,7 +86,7 @@ def test_bracket_is_as_narrow_as_requested(knee: float, low: float, high: float)
     assert report.breaks is not None
     assert report.holds <= knee < report.breaks
     assert report.breaks / report.holds <= 1.05 * (1 + 1e-9)
-    assert len(report.points) <= MOST_POINTS
+    assert len(report.points) <= MAX_POINTS
     assert report.confirmations == 3
 
 
@@ -141,11 +141,11 @@ THIN = SearchedTrial(
 
 def test_longer_runs_start_near_the_answer() -> None:
     search = over_users()
-    asked = answer(
+    requested = answer(
         search, lambda value, is_longer: BROKEN if value > 11 else HELD if is_longer else THIN
     )
-    assert asked[:6] == [(1, False), (2, False), (4, False), (8, False), (16, False), (8, True)]
-    assert min(value for value, is_longer in asked if is_longer) == 8
+    assert requested[:6] == [(1, False), (2, False), (4, False), (8, False), (16, False), (8, True)]
+    assert min(value for value, is_longer in requested if is_longer) == 8
     report = search.report
     assert (report.holds, report.breaks, report.ending) == (11, 12, Ending.BRACKETED)
 
@@ -177,8 +177,8 @@ def test_undecided_search_reports_its_bounds() -> None:
 
 def test_search_that_never_breaks_ends_after_longer_runs() -> None:
     search = searched(high=100)
-    asked = carry_out(search, math.inf)
-    assert [value for value, is_longer in asked if is_longer] == [100] * 3
+    requested = carry_out(search, math.inf)
+    assert [value for value, is_longer in requested if is_longer] == [100] * 3
     assert search.ending is Ending.NEVER_BREAKS
     assert search.report.result.startswith("holds 100 req/s, the end of the range")
 
@@ -277,12 +277,12 @@ def test_undecided_point_names_the_disagreement() -> None:
 
 def test_undecided_longer_runs_end_the_search() -> None:
     search = searched(low=100, high=1600)
-    asked = answer(
+    requested = answer(
         search, lambda value, _: HELD if value < 300 else BROKEN if value > 900 else UNCLEAR
     )
-    longer = [value for value, is_longer in asked if is_longer]
-    assert len(longer) == search.space.most_longer
-    assert len(asked) - len(longer) <= MOST_POINTS
+    longer = [value for value, is_longer in requested if is_longer]
+    assert len(longer) == search.space.max_longer_trials
+    assert len(requested) - len(longer) <= MAX_POINTS
     assert search.ending is Ending.BRACKETED
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.config.search import MAX_POINTS
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_report import Ending
@@ -60,14 +60,14 @@ def test_the_maximum_over_one_parameter(peak: float) -> None:
         {"parameter": "load.concurrency", "from": 1, "to": 64, "maximize": "request_throughput"}
     )
     assert isinstance(found, MaximumSearch)
-    asked = []
+    requested = []
     while (parameters := found.next()) is not None:
-        asked.append(parameters["load.concurrency"])
+        requested.append(parameters["load.concurrency"])
         value = -abs(math.log(parameters["load.concurrency"] / peak))
         statistics = {"request_throughput": value}
         found.add(parameters, SearchedTrial(evidence=(), statistics=statistics))
-    assert sorted(asked)[:: len(asked) - 1] == [1, 64]
-    assert len(asked) == len(set(asked)) <= MOST_POINTS
+    assert sorted(requested)[:: len(requested) - 1] == [1, 64]
+    assert len(requested) == len(set(requested)) <= MAX_POINTS
     assert found.best is not None
     assert abs(math.log(found.best["load.concurrency"] / peak)) < 0.06
 
@@ -79,14 +79,14 @@ def test_maximum_is_never_where_the_client_limits() -> None:
     }
     found = machine({"parameters": spans, "maximize": "request_throughput"})
     assert isinstance(found, MaximumSearch)
-    asked = []
+    requested = []
     while (parameters := found.next()) is not None:
-        asked.append(tuple(parameters.values()))
-        users, tokens = asked[-1]
+        requested.append(tuple(parameters.values()))
+        users, tokens = requested[-1]
         statistics = {"request_throughput": users / tokens}
         problem = "late" if users > 32 else ""
         found.add(parameters, SearchedTrial(evidence=(), statistics=statistics, problem=problem))
-    assert len(asked) == len(set(asked)) == MOST_POINTS
+    assert len(requested) == len(set(requested)) == MAX_POINTS
     assert found.best is not None
     assert 8 <= found.best["load.concurrency"] <= 32
     assert found.best["dataset.input_tokens.mean"] == 100

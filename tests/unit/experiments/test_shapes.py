@@ -42,8 +42,8 @@ def config_of(experiment: dict[str, Any] | None = None, **template: Any) -> Conf
     return parse_benchmark(data | ({"experiment": experiment} if experiment else {}), "f")
 
 
-def stack_of(config: Config, **how: Any) -> Any:
-    return to_plan(config, stack="s", version="1", **how)
+def stack_of(config: Config, **options: Any) -> Any:
+    return to_plan(config, stack="s", version="1", **options)
 
 
 def plan_config(config: Config, facts: Facts) -> Topology:

@@ -65,7 +65,7 @@ def test_each_target_can_have_its_own_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         ({"targets": TARGETS[:1]}, "expected two or more"),
         ({"targets": [TARGETS[0], TARGETS[0]]}, "two are called a"),
@@ -75,8 +75,8 @@ def test_each_target_can_have_its_own_server() -> None:
         ),
     ],
 )
-def test_invalid_targets_are_refused(more: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_targets_are_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parsed(**more)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.core.experiments.trials import LONGEST_FOLDER, Trial, plan_trials
+from aiperf_svc.core.experiments.trials import MAX_FOLDER_LENGTH, Trial, plan_trials
 
 
 def trials(seed: int = 0, **experiment: Any) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def test_a_folder_names_number_parameters_and_repetition() -> None:
 @pytest.mark.parametrize("value", ["../../etc", "a b\n", "é" * 300, {"a": [1, 2]}, "x/y" * 200])
 def test_folder_is_one_safe_name_of_bounded_length(value: object) -> None:
     folder = Trial(7, {"endpoint.model": value}).folder
-    assert len(folder.encode()) <= LONGEST_FOLDER
+    assert len(folder.encode()) <= MAX_FOLDER_LENGTH
     assert "/" not in folder
     assert folder.isprintable()
     assert folder.startswith("007-")

@@ -71,8 +71,8 @@ def test_every_service_of_process_has_own_log(tmp_path: Path) -> None:
     set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
     logging.getLogger("aiperf_svc.services.worker_manager").info("own")
     logging.getLogger("aiperf_svc.timing-manager").info("own too")
-    told = {path.stem: [line["message"] for line in lines(path)] for path in tmp_path.iterdir()}
-    assert told == {"worker-manager": ["own"], "timing-manager": ["own too"]}
+    logged = {path.stem: [line["message"] for line in lines(path)] for path in tmp_path.iterdir()}
+    assert logged == {"worker-manager": ["own"], "timing-manager": ["own too"]}
 
 
 def test_line_of_a_shared_module_names_all_services(tmp_path: Path) -> None:

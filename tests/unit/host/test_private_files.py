@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.host.private_files import files_of_user, private_files, user_mask
+from aiperf_svc.adapters.host.private_files import private_files, use_user_umask, user_mask
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +27,10 @@ def test_new_files_are_private_and_umask_is_restored(tmp_path: Path) -> None:
     with private_files():
         assert user_mask() == 0o022
         assert mode_in(tmp_path, "own") == 0o600
-        with files_of_user():
+        with use_user_umask():
             assert mode_in(tmp_path, "shared") == 0o644
         assert mode_in(tmp_path, "own again") == 0o600
     assert user_mask() == -1
     assert mode_in(tmp_path, "after") == 0o644
-    with files_of_user():
+    with use_user_umask():
         assert mode_in(tmp_path, "as before") == 0o644

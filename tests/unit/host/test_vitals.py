@@ -53,7 +53,7 @@ def test_container_with_a_host_path_reads_the_root(tmp_path: Path) -> None:
     assert throttled_ns(belongs(tmp_path, "0::/kubepods/pod1"), tmp_path) == 9_000
 
 
-def test_no_time_is_throttled_without_a_quota(tmp_path: Path) -> None:
+def test_throttled_time_is_zero_without_a_quota(tmp_path: Path) -> None:
     assert throttled_ns(belongs(tmp_path, "7:memory:/run"), tmp_path) == 0
 
 

@@ -12,8 +12,8 @@ VERSION = b"\r\nanthropic-version: "
 
 
 def head_of(kind: str, **endpoint: object) -> bytes:
-    given = {"type": kind, "api_key_env": "KEY_OF_TEST"} | endpoint
-    return resolve_target(small_config("http://127.0.0.1:1", endpoint=given)).head
+    keys = {"type": kind, "api_key_env": "KEY_OF_TEST"} | endpoint
+    return resolve_target(small_config("http://127.0.0.1:1", endpoint=keys)).head
 
 
 @pytest.fixture(autouse=True)

@@ -22,20 +22,20 @@ FIRST = [sum(LENGTHS[:number]) for number in range(BLOCKS)]
 class Server:
     """Serves the blocks that a cache requests, one at a time, as a worker does."""
 
-    def __init__(self, *, is_streamed: bool = False, **given: Any) -> None:
+    def __init__(self, *, is_streamed: bool = False, **options: Any) -> None:
         self.is_streamed = is_streamed
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         target = Target((), None, "", 0, 0, True, b"POST / HTTP/1.1\r\n")
-        self.cache = EntryCache(target, self.asked.append, **given)
+        self.cache = EntryCache(target, self.requested.append, **options)
 
     def respond_to_all(self, *, at_most: int = 100) -> int:
         """Respond until nothing is requested any more. Return the number of served blocks."""
-        given = 0
-        while self.asked and given < at_most:
-            self.cache.put(block(self.asked.pop(0), is_streamed=self.is_streamed))
-            self.cache.fetch_what_fits()
-            given += 1
-        return given
+        loaded = 0
+        while self.requested and loaded < at_most:
+            self.cache.put(block(self.requested.pop(0), is_streamed=self.is_streamed))
+            self.cache.fetch_fitting()
+            loaded += 1
+        return loaded
 
 
 def block(number: int, *, is_streamed: bool = False) -> DatasetBlock:
@@ -57,7 +57,7 @@ def block(number: int, *, is_streamed: bool = False) -> DatasetBlock:
 
 def test_fitting_dataset_is_fetched_once() -> None:
     server = Server()
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     assert server.respond_to_all() == BLOCKS
     assert server.cache.is_ready
     found = server.cache.find(int(Phase.PROFILING), 39)
@@ -68,7 +68,7 @@ def test_fitting_dataset_is_fetched_once() -> None:
 def test_reordered_entries_are_found_by_their_order() -> None:
     order = EntryOrder("random", ENTRIES, 1)
     server = Server(order_of=lambda count: EntryOrder("random", count, 1))
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     server.respond_to_all()
     phase = int(Phase.PROFILING)
     assert server.cache.whole(phase) is None
@@ -79,7 +79,7 @@ def test_reordered_entries_are_found_by_their_order() -> None:
 def test_large_dataset_is_ready_with_a_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
     server = Server()
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     assert server.respond_to_all() < BLOCKS
     assert server.cache.is_ready
 
@@ -90,7 +90,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
     monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)
     server = Server()
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     server.respond_to_all()
     return server
 
@@ -116,7 +116,7 @@ def test_blocks_are_fetched_ahead_and_dropped_behind(small: Server) -> None:
 
 def test_credit_far_ahead_waits_once(small: Server) -> None:
     assert small.cache.find(int(Phase.PROFILING), FIRST[7]) is None
-    assert small.asked == [7]
+    assert small.requested == [7]
     assert small.respond_to_all() > 1
     for index in range(FIRST[7], ENTRIES):
         assert small.cache.find(int(Phase.PROFILING), index) is not None
@@ -126,6 +126,6 @@ def test_credit_far_ahead_waits_once(small: Server) -> None:
 def test_streamed_dataset_is_never_fetched_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)
     server = Server(is_streamed=True)
-    server.cache.fetch_what_fits()
+    server.cache.fetch_fitting()
     assert 1 < server.respond_to_all() < BLOCKS
     assert server.cache.is_ready

@@ -89,7 +89,7 @@ def test_pieces_and_numbers_become_one_text(filled: Filled) -> None:
 
 
 @both
-def test_no_numbers_make_no_text(filled: Filled) -> None:
+def test_text_of_an_empty_column_is_empty(filled: Filled) -> None:
     assert filled([b"<", b">"], INTEGER, [np.array([], dtype=np.int64)], 0) == b""
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from aiperf_svc.core.control.control_intervals import lookahead_s
-from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD, MOST_LOOKAHEAD, CreditLedger, Grant
+from aiperf_svc.core.load.credit_ledger import MAX_LOOKAHEAD, MIN_LOOKAHEAD, CreditLedger, Grant
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 
@@ -27,24 +27,24 @@ def test_every_user_gets_a_credit_before_extra_ones() -> None:
 
 def test_indexes_are_assigned_once_and_in_order() -> None:
     ledger = CreditLedger(P, users={"a": 3, "b": 4, "c": 5}, total=1_000)
-    given: list[int] = []
+    granted: list[int] = []
     done = dict.fromkeys("abc", 0)
     for step in range(1, 2_000):
         for grant in ledger.closed_loop_grants():
-            given += range(grant.first, grant.first + grant.count)
+            granted += range(grant.first, grant.first + grant.count)
         for name in done:
             done[name] = ledger.counts()[name].granted
             ended(ledger, name, done[name], now=step * 10**7, idle=True)
         if ledger.remaining == 0:
             break
-    assert given == list(range(1_000))
+    assert granted == list(range(1_000))
     assert ledger.is_settled
 
 
 def test_credits_held_ahead_follow_the_workers_rate() -> None:
     ledger = CreditLedger(P, users={"a": 10}, total=None)
     (first,) = ledger.closed_loop_grants()
-    assert first.count == 10 + LEAST_LOOKAHEAD
+    assert first.count == 10 + MIN_LOOKAHEAD
     done = 0
     for step in range(1, 200):
         done = min(done + 1_000, ledger.granted)
@@ -145,7 +145,7 @@ def test_credits_held_ahead_are_bounded_at_any_rate() -> None:
         ledger.closed_loop_grants()
         ended(ledger, "a", ledger.granted, now=step * 10**7)
     ledger.closed_loop_grants()
-    assert ledger.granted - ledger.counts()["a"].completed <= 10 + MOST_LOOKAHEAD
+    assert ledger.granted - ledger.counts()["a"].completed <= 10 + MAX_LOOKAHEAD
 
 
 def test_older_report_is_ignored() -> None:
@@ -211,8 +211,8 @@ def test_credits_held_ahead_are_bounded_for_any_reports(sets_clock: bool) -> Non
                 by_rate = worker.rate_hz * lookahead_s(len(workers))
                 # A credit that ends just within an interval counts for the whole interval.
                 rounding = 100 * lookahead_s(len(workers))
-                expected = max(LEAST_LOOKAHEAD, 2 * worker.users, 1.01 * by_rate + rounding)
-                assert held <= (MOST_LOOKAHEAD if sets_clock else min(MOST_LOOKAHEAD, expected))
+                expected = max(MIN_LOOKAHEAD, 2 * worker.users, 1.01 * by_rate + rounding)
+                assert held <= (MAX_LOOKAHEAD if sets_clock else min(MAX_LOOKAHEAD, expected))
                 worker.work(granted[name])
                 for done, taken_ns in worker.arriving():
                     ended(ledger, name, done, now=taken_ns)

@@ -33,8 +33,8 @@ def test_shuffled_order_sends_each_entry_once_per_pass() -> None:
 def test_every_entry_is_equally_likely_at_every_place() -> None:
     order, size, passes = EntryOrder("shuffled", 8, 1), 8, 8_000
     counts = np.zeros((size, size))
-    for place, entry in enumerate(order.entries(size * (passes + 1))[size:]):
-        counts[place % size, entry] += 1
+    for index, entry in enumerate(order.entries(size * (passes + 1))[size:]):
+        counts[index % size, entry] += 1
     # Each pass adds one to every row and column: the sum has (8 - 1)² degrees of freedom and is 8/7
     # times as large as that of independent draws. Above 95 for one in 10,000 seeds.
     squares = ((counts - passes / size) ** 2 / (passes / size)).sum()
@@ -74,7 +74,7 @@ def test_sequential_loads_have_no_other_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "dataset", "words"),
+    ("load", "dataset", "message"),
     [
         (
             None,
@@ -88,8 +88,8 @@ def test_sequential_loads_have_no_other_order() -> None:
         ),
     ],
 )
-def test_sequential_entries_are_not_drawn(load: Any, dataset: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_sequential_entries_are_not_drawn(load: Any, dataset: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         config("random", load, **dataset)
 
 

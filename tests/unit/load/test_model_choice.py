@@ -12,8 +12,8 @@ ENTRIES = np.arange(60_000)
 
 
 def config(*models: str, seed: int = 0, **endpoint: object) -> BenchmarkConfig:
-    given = {"model": models[0], "models": models[1:], **endpoint}
-    made = fake_run.config(concurrency=1, requests=1, endpoint=given)
+    keys = {"model": models[0], "models": models[1:], **endpoint}
+    made = fake_run.config(concurrency=1, requests=1, endpoint=keys)
     return made.model_copy(update={"random_seed": seed})
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD
+from aiperf_svc.core.load.credit_ledger import MIN_LOOKAHEAD
 from aiperf_svc.core.load.phase_machine import (
-    MOST_SET_BACK_NS,
+    MAX_CLOCK_STEP_NS,
     SETTLE_NS,
     GrantCredits,
     Instruction,
@@ -39,11 +39,11 @@ from tests.support.phase_events import (
 def test_phase_waits_for_requests_after_its_duration() -> None:
     machine = started("a", duration_ns=S, grace_ns=2 * S)
     (grant, _) = machine.handle(TimePassed(NOW))
-    assert grant == GrantCredits("a", 0, 1 + LEAST_LOOKAHEAD)
+    assert grant == GrantCredits("a", 0, 1 + MIN_LOOKAHEAD)
     stop = machine.stop_wall_ns
     machine.handle(returned("a", is_idle=False, completed=60))
     assert machine.handle(TimePassed(stop)) == [settle(1)]
-    machine.handle(returned("a", completed=61, revoked=LEAST_LOOKAHEAD - 60))
+    machine.handle(returned("a", completed=61, revoked=MIN_LOOKAHEAD - 60))
     assert machine.handle(TimePassed(stop + 1)) == [PublishReport()]
     assert machine.stop_wall_ns == stop
 
@@ -67,7 +67,7 @@ def test_duration_longer_than_the_credits_stops_nothing() -> None:
 def test_passes_are_whole_after_the_least_duration() -> None:
     machine = started("a", pass_size=100, min_duration_ns=S)
     machine.handle(TimePassed(NOW))
-    begin, granted = machine.start_wall_ns, 1 + LEAST_LOOKAHEAD
+    begin, granted = machine.start_wall_ns, 1 + MIN_LOOKAHEAD
     machine.handle(returned("a", is_idle=False, completed=granted))
     machine.handle(TimePassed(begin + S - 1))
     assert machine.report().granted > 100
@@ -119,7 +119,7 @@ def test_stop_reaches_workers_once_and_ends_the_phase() -> None:
     assert machine.handle(TimePassed(stop)) == [StopWorkers(("a", "b"), stop), settle(2)]
     assert machine.handle(TimePassed(stop + SETTLE_NS)) == [settle(2)]
     start = machine.start_wall_ns
-    granted = 2 + 2 * LEAST_LOOKAHEAD
+    granted = 2 + 2 * MIN_LOOKAHEAD
     assert machine.report() == PhaseReport(P, start, stop, S, granted)
     for worker in ("a", "b"):
         granted = machine.counts()[worker].granted
@@ -307,9 +307,12 @@ def test_load_stops_when_the_clock_steps_back_far(ended: int) -> None:
     machine = started("a", duration_ns=10 * S, credits=ended or None)
     now = machine.start_wall_ns + 5 * S
     machine.handle(TimePassed(now))
-    back = now - MOST_SET_BACK_NS - 1
+    back = now - MAX_CLOCK_STEP_NS - 1
     instructions = machine.handle(TimePassed(back))
-    assert instructions[:2] == [ReportClockSetBack(MOST_SET_BACK_NS + 1), StopWorkers(("a",), back)]
+    assert instructions[:2] == [
+        ReportClockSetBack(MAX_CLOCK_STEP_NS + 1),
+        StopWorkers(("a",), back),
+    ]
     again = machine.handle(TimePassed(back + 1))
     assert not any(isinstance(each, ReportClockSetBack | StopWorkers) for each in again)
 
@@ -318,5 +321,5 @@ def test_small_clock_step_back_does_not_stop_load() -> None:
     machine = started("a", duration_ns=10 * S)
     now = machine.start_wall_ns + 5 * S
     machine.handle(TimePassed(now))
-    machine.handle(TimePassed(now - MOST_SET_BACK_NS))
+    machine.handle(TimePassed(now - MAX_CLOCK_STEP_NS))
     assert machine.stage is PhaseStage.GRANTING

@@ -68,9 +68,9 @@ def test_announcement_delay_grows_with_the_number_of_workers() -> None:
 
 
 def test_phase_starts_with_other_runs_unless_too_soon() -> None:
-    for given, start in ((NOW + 3 * S, NOW + 3 * S), (NOW + 1, NOW + ANNOUNCE_NS)):
+    for requested, start in ((NOW + 3 * S, NOW + 3 * S), (NOW + 1, NOW + ANNOUNCE_NS)):
         machine = machine_of("a", concurrency=0, duration_ns=S)
-        instructions = machine.handle(PhaseRequested(NOW, given))
+        instructions = machine.handle(PhaseRequested(NOW, requested))
         assert instructions == [AnnouncePhase(("a",), start, start + S), PublishReport()]
 
 

@@ -23,9 +23,9 @@ def shape(*turns: int, warmup_entries: int = 0) -> DatasetShape:
 
 
 def test_users_without_a_conversation_keep_their_ramp_places() -> None:
-    given = {"concurrency": 999_999, "requests": 10}
+    load = {"concurrency": 999_999, "requests": 10}
     for ramp, users in (("0s", 10), ("5s", 999_999)):
-        plan = plan_phase(Phase.PROFILING, config(**given, ramp=ramp), shape())
+        plan = plan_phase(Phase.PROFILING, config(**load, ramp=ramp), shape())
         assert plan is not None
         assert plan.concurrency == users
 
@@ -37,8 +37,8 @@ def test_requests_before_the_start_inside_are_not_counted(
     requests: int, credits: int, last_turns: int
 ) -> None:
     remain = np.array([3, 2], dtype="<u2").tobytes()
-    given = msgspec.structs.replace(shape(5, 5, 5), first_turns=remain)
-    plan = plan_phase(Phase.PROFILING, config(concurrency=2, requests=requests), given)
+    dataset = msgspec.structs.replace(shape(5, 5, 5), first_turns=remain)
+    plan = plan_phase(Phase.PROFILING, config(concurrency=2, requests=requests), dataset)
     assert plan is not None
     assert (plan.credits, plan.last_turns) == (credits, last_turns)
 
@@ -101,12 +101,15 @@ def test_a_replay_runs_each_row_once_at_most(
     load: dict[str, object], expected: tuple[int, int]
 ) -> None:
     due = np.array([0, 5, 9], dtype="<i8").tobytes()
-    given = DatasetShape("r", "d", 1, 3, 0, np.array([1, 2, 1], dtype="<u2").tobytes(), due)
+    dataset = DatasetShape("r", "d", 1, 3, 0, np.array([1, 2, 1], dtype="<u2").tobytes(), due)
     made = small_config(
         load={"fixed_schedule": True, "warmup": {"requests": 2}} | load,
         dataset={"kind": "mooncake_trace", "file": "f"},
     )
-    plan, warmup = plan_phase(Phase.PROFILING, made, given), plan_phase(Phase.WARMUP, made, given)
+    plan, warmup = (
+        plan_phase(Phase.PROFILING, made, dataset),
+        plan_phase(Phase.WARMUP, made, dataset),
+    )
     assert plan is not None
     assert warmup is not None
     assert (plan.credits, plan.last_turns) == expected
@@ -160,9 +163,9 @@ def test_conversations_add_up_to_the_request_count(
 
 
 def test_the_last_entries_are_the_warmups_own() -> None:
-    given = shape(1, 2, 3, 4, warmup_entries=1)
-    assert turns_of(Phase.WARMUP, given).tolist() == [4]
-    assert turns_of(Phase.PROFILING, given).tolist() == [1, 2, 3]
+    dataset = shape(1, 2, 3, 4, warmup_entries=1)
+    assert turns_of(Phase.WARMUP, dataset).tolist() == [4]
+    assert turns_of(Phase.PROFILING, dataset).tolist() == [1, 2, 3]
 
 
 def test_warmup_without_entries_uses_profiling_entries() -> None:
@@ -239,4 +242,4 @@ def test_a_phase_has_no_more_workers_than_places() -> None:
         made = BenchmarkConfig.model_validate(data | {"load": {**limits, "requests": 9}})
         plan = plan_phase(Phase.PROFILING, made, shape())
         assert plan is not None
-        assert plan.most_workers == most
+        assert plan.max_workers == most

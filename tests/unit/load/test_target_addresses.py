@@ -4,7 +4,7 @@ import socket
 
 from aiperf_svc.core.load.target_addresses import (
     FALLBACK_NS,
-    LONGEST_PROBE_PAUSE_NS,
+    MAX_PROBE_PAUSE_NS,
     PROBE_AFTER_NS,
     SocketAddress,
     TargetAddresses,
@@ -93,13 +93,13 @@ def test_probes_of_down_address_back_off() -> None:
         assert addresses.probes(down.probe_mono_ns) == [down]
         now = down.probe_mono_ns
     assert pauses[:3] == [PROBE_AFTER_NS, 2 * PROBE_AFTER_NS, 4 * PROBE_AFTER_NS]
-    assert pauses[-1] == LONGEST_PROBE_PAUSE_NS
+    assert pauses[-1] == MAX_PROBE_PAUSE_NS
 
 
 def test_the_only_address_is_never_probed() -> None:
     addresses = TargetAddresses(found("a"))
     addresses.failed(addresses.next(), "refused", began=NOW, now=NOW)
-    assert addresses.probes(NOW + LONGEST_PROBE_PAUSE_NS) == []
+    assert addresses.probes(NOW + MAX_PROBE_PAUSE_NS) == []
 
 
 def test_lookup_keeps_known_and_drops_missing_addresses() -> None:

@@ -29,7 +29,7 @@ def test_help_ends_with_the_default() -> None:
     assert texts["truth"] == "Keep one row per request with its arrival and send times."
 
 
-def test_no_flags_are_a_plausible_server() -> None:
+def test_default_flags_are_a_plausible_server() -> None:
     assert _parse() == MockServerConfig(ttft="normal:50ms,10ms", itl="10ms")
     assert _parse("--ttft", "0", "--itl", "0") == MockServerConfig()
 

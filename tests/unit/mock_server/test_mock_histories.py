@@ -12,11 +12,11 @@ USE = '{"type": "tool_use", "id": "a", "name": "f", "input": %s}'
 INPUT = '{"x": 2.50, "y": {"u": 1, "v": "\\u00fc"}}'
 
 
-def problem(found: Histories, given: str, session: str = "s") -> str:
+def problem(found: Histories, arguments: str, session: str = "s") -> str:
     """Return the problem of a history in which a call has this input."""
     result = {"type": "tool_result", "tool_use_id": "a", "content": "ok"}
     users = [json.dumps({"role": "user", "content": each}) for each in ("hi", [result])]
-    assistant = f'{{"role": "assistant", "content": [{USE % given}]}}'
+    assistant = f'{{"role": "assistant", "content": [{USE % arguments}]}}'
     body = f'{{"messages": [{users[0]}, {assistant}, {users[1]}]}}'
     return found.problem(session, MESSAGES, decoded(body))
 
@@ -27,13 +27,15 @@ def remembered() -> Histories:
     return found
 
 
-@pytest.mark.parametrize("given", [INPUT, INPUT.replace(" ", ""), INPUT.replace("\\u00fc", "ü")])
-def test_space_and_escapes_are_free(given: str) -> None:
-    assert problem(remembered(), given) == ""
+@pytest.mark.parametrize(
+    "arguments", [INPUT, INPUT.replace(" ", ""), INPUT.replace("\\u00fc", "ü")]
+)
+def test_space_and_escapes_are_free(arguments: str) -> None:
+    assert problem(remembered(), arguments) == ""
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         INPUT.replace("2.50", "2.5"),
         INPUT.replace("2.50", '"2.50"'),
@@ -41,8 +43,8 @@ def test_space_and_escapes_are_free(given: str) -> None:
         '{"x": 2.50, "y": {"v": "ü", "u": 1}}',
     ],
 )
-def test_numbers_and_order_are_compared(given: str) -> None:
-    assert "response 1 was altered" in problem(remembered(), given)
+def test_numbers_and_order_are_compared(arguments: str) -> None:
+    assert "response 1 was altered" in problem(remembered(), arguments)
 
 
 def test_form_alone_is_checked_without_a_session() -> None:
@@ -51,7 +53,7 @@ def test_form_alone_is_checked_without_a_session() -> None:
 
 
 def test_session_that_paused_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(histories, "MAX_SESSIONS", 2)
     found = remembered()
     found.add("t", [])
     found.add("s", [])

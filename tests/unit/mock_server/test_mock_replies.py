@@ -93,16 +93,16 @@ def test_whole_response_states_its_length(path: str) -> None:
 
 def test_every_fault_changes_a_stream() -> None:
     right = _reply(_draft(params()), early_head=True)
-    for name, spoil in FAULTS.items():
-        spoiled = _reply(spoil(_draft(params())), early_head=True)
-        assert (spoiled.writes, spoiled.ending) != (right.writes, right.ending), name
+    for name, apply_fault in FAULTS.items():
+        faulty = _reply(apply_fault(_draft(params())), early_head=True)
+        assert (faulty.writes, faulty.ending) != (right.writes, right.ending), name
 
 
 def test_no_fault_touches_the_responses_of_other_requests() -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
     right = _reply(drafts.draft(params())).writes
-    for name, spoil in FAULTS.items():
-        _reply(spoil(drafts.draft(params())))
+    for name, apply_fault in FAULTS.items():
+        _reply(apply_fault(drafts.draft(params())))
         assert _reply(drafts.draft(params())).writes == right, name
 
 
@@ -113,14 +113,14 @@ def test_legal_oddities_carry_the_same_content() -> None:
 
 
 def test_a_status_is_a_fault_by_its_number() -> None:
-    spoil = find_fault("error-429")
-    assert spoil is not None
-    assert spoil(Draft()).status == 429
+    apply_fault = find_fault("error-429")
+    assert apply_fault is not None
+    assert apply_fault(Draft()).status == 429
     assert find_fault("error-200") is None
     assert find_fault("model") is None
 
 
-def test_no_done_keeps_all_but_the_done_event() -> None:
+def test_no_done_drops_only_the_done_event() -> None:
     assert FAULTS["no-done"](_draft(params())).tail == _draft(params()).tail[:-1]
     assert _draft(params()).tail[-1] == DONE
 

@@ -24,8 +24,8 @@ DEFAULTS = MockServerConfig(model="m", tokens=10)
 def _params(
     path: str = CHAT, defaults: MockServerConfig = DEFAULTS, **body: object
 ) -> RequestParams:
-    given: dict[str, Any] = {"messages": []} if path == CHAT else {}
-    return parse_params(path, json.dumps(given | body).encode(), defaults)
+    content: dict[str, Any] = {"messages": []} if path == CHAT else {}
+    return parse_params(path, json.dumps(content | body).encode(), defaults)
 
 
 def test_head_has_all_fields_for_the_response() -> None:

@@ -178,16 +178,16 @@ def test_chunks_beyond_the_limit_are_counted(limit_to_stage: Callable[..., Stage
 def ask_of_two_slots(limit_to_stage: Callable[..., Stage], count: int) -> tuple[Stage, list[int]]:
     """Return a stage with two slots, and descriptors in the order of their requests."""
     stage = limit_to_stage(100, 2)
-    asked = [stage.ask(reply_of(*[b"x"] * 3)) for _ in range(count)]
-    return stage, [connection.fd for connection in asked]
+    connections = [stage.ask(reply_of(*[b"x"] * 3)) for _ in range(count)]
+    return stage, [connection.fd for connection in connections]
 
 
 def planned_ends(stage: Stage, fds: list[int]) -> list[int]:
     """Return the times at which the last writes were due, in the order of requests."""
-    asked = [stage.connections.table[fd] for fd in fds]
+    requested = [stage.connections.table[fd] for fd in fds]
     while stage.sender.next_due_ns():
         stage.send_due()
-    return [connection.due_ns for connection in asked if connection is not None]
+    return [connection.due_ns for connection in requested if connection is not None]
 
 
 def test_slots_serve_in_order_of_arrival(limit_to_stage: Callable[..., Stage]) -> None:
@@ -208,11 +208,11 @@ def test_response_end_starts_the_next_response(
     monkeypatch.setattr(sender, "_monotonic_ns", lambda: now_ns)
     stage, fds = ask_of_two_slots(limit_to_stage, 5)
     asked_ns = now_ns
-    asked = [stage.connections.table[fd] for fd in fds]
+    connections = [stage.connections.table[fd] for fd in fds]
     while due_ns := stage.sender.next_due_ns():
         now_ns = due_ns + ITL_NS // 4  # each pass is equally late
         stage.sender.send_due()
-    ends = [connection.due_ns - asked_ns for connection in asked if connection is not None]
+    ends = [connection.due_ns - asked_ns for connection in connections if connection is not None]
     assert ends == [2 * ITL_NS, 2 * ITL_NS, 4 * ITL_NS, 4 * ITL_NS, 6 * ITL_NS]
 
 

@@ -22,9 +22,9 @@ def test_stream_and_whole_response_are_equal(
     path: str, kind: EndpointType, tokens: int, reasoning: int
 ) -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
-    given = params(path, tokens=tokens, reasoning=reasoning, is_cut_short=True)
-    stream = drafts.draft(given)
-    whole = ENDPOINTS[kind].parse_body(drafts.draft(given._replace(is_stream=False)).body)
+    request = params(path, tokens=tokens, reasoning=reasoning, is_cut_short=True)
+    stream = drafts.draft(request)
+    whole = ENDPOINTS[kind].parse_body(drafts.draft(request._replace(is_stream=False)).body)
     assert len(stream.events) == tokens
     raw = b"".join([*stream.opening, *stream.events, *stream.tail])
     data = [part.partition(b"\ndata: ")[2] for part in raw.split(b"\n\n")[:-1]]
@@ -44,10 +44,10 @@ def test_an_error_has_the_form_of_its_api() -> None:
 
 def test_generate_stream_equals_whole_response() -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
-    given = params(GENERATE_STREAM, is_cut_short=True)
+    request = params(GENERATE_STREAM, is_cut_short=True)
     endpoint = ENDPOINTS[EndpointType.HUGGINGFACE_GENERATE]
-    whole = endpoint.parse_body(drafts.draft(given._replace(path=GENERATE, is_stream=False)).body)
-    events = drafts.draft(given).events
+    whole = endpoint.parse_body(drafts.draft(request._replace(path=GENERATE, is_stream=False)).body)
+    events = drafts.draft(request).events
     deltas = [endpoint.parse_event(each.removeprefix(b"data:")) for each in events]
     assert "".join(each.content for each in deltas) == whole.content
     assert deltas[-1].completion_tokens == whole.completion_tokens == 3

@@ -19,9 +19,9 @@ def config(*, workers: dict[str, Any] | None = None, **load: Any) -> BenchmarkCo
     return small_config(load={"requests": 10} | load, workers=workers or {})
 
 
-def warnings(facts: Facts = CALIBRATED, **how: Any) -> list[str]:
-    asked = config(**how)
-    return beyond_ceiling(asked, facts, plan(asked, facts))
+def warnings(facts: Facts = CALIBRATED, **options: Any) -> list[str]:
+    benchmark = config(**options)
+    return beyond_ceiling(benchmark, facts, plan(benchmark, facts))
 
 
 def test_calibrated_rate_decides_open_loop_workers() -> None:

@@ -40,9 +40,9 @@ def benchmark(experiment: dict[str, Any] | None = None, **target: Any) -> dict[s
     }
 
 
-def planned(data: dict[str, Any], **how: Any) -> StackPlan:
+def planned(data: dict[str, Any], **options: Any) -> StackPlan:
     config = parse_benchmark(data, "the test")
-    return to_plan(config, stack="bench", version="1.2.3", **how)
+    return to_plan(config, stack="bench", version="1.2.3", **options)
 
 
 def test_shapes_differing_in_arguments_share_a_job() -> None:
@@ -110,7 +110,7 @@ def test_index_pod_requests_services_and_server() -> None:
     assert job.pod.total.cpu_millis == 3600
     assert job.pod.total.memory_bytes == (5 * 1024 + 768) * 2**20
     setup, server = job.pod.preparations
-    assert (setup.is_beside, server.is_beside) == (False, True)
+    assert (setup.is_sidecar, server.is_sidecar) == (False, True)
     assert server.command == (f"{LAUNCH_DIR}/server_launcher", LAUNCH_DIR, "30")
 
 
@@ -179,7 +179,7 @@ def test_drains_wait_for_the_collector() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"kind": "custom", "image": "server:1"}, "deployment.target.command is needed"),
         ({"replicas": 2}, "deployment.target.replicas is 2"),
@@ -187,9 +187,9 @@ def test_drains_wait_for_the_collector() -> None:
         ({"placement": {"host_network": True}}, "placement.host_network"),
     ],
 )
-def test_servers_unsupported_in_jobs_are_refused(change: dict[str, Any], words: str) -> None:
+def test_servers_unsupported_in_jobs_are_refused(change: dict[str, Any], message: str) -> None:
     data = benchmark({"product": {"deployment.target.env.A": ["1", "2"]}}, **change)
-    with pytest.raises(ConfigError, match=f"experiment.fan_out: jobs.*{words}"):
+    with pytest.raises(ConfigError, match=f"experiment.fan_out: jobs.*{message}"):
         planned(data)
 
 
@@ -236,7 +236,7 @@ def test_server_of_each_shape_has_its_own_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "words"),
+    ("experiment", "message"),
     [
         ({"fan_out": "pods"}, "fan_out"),
         ({"fan_out": "stacks", "parallel": 101}, "101 stacks at the same time"),
@@ -251,8 +251,8 @@ def test_server_of_each_shape_has_its_own_arguments() -> None:
         ),
     ],
 )
-def test_unsupported_experiments_are_refused(experiment: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_unsupported_experiments_are_refused(experiment: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_config(benchmark(experiment), "the test")
 
 

@@ -51,7 +51,7 @@ def test_ranks_together_are_on_one_node() -> None:
 def test_gpus_count_for_the_whole_time() -> None:
     found = make_plan(target=GPUS, ttl="3h").footprint
     assert (found.gpus, found.gpu_hours) == (8, 24.0)
-    assert "8 GPUs (24 GPU-hours)" in found.in_words
+    assert "8 GPUs (24 GPU-hours)" in found.text
     assert found.as_json["time_s"] == 3 * 3600
 
 
@@ -91,8 +91,8 @@ def test_footprint_includes_pods_that_autoscalers_add() -> None:
 
 def test_footprint_includes_groups_that_autoscalers_add() -> None:
     template = deployment("x")["spec"]["template"]
-    of = {"size": 4, "workerTemplate": template}
-    spec = {"replicas": 1, "leaderWorkerTemplate": of}
+    group = {"size": 4, "workerTemplate": template}
+    spec = {"replicas": 1, "leaderWorkerTemplate": group}
     version = "leaderworkerset.x-k8s.io/v1"
     groups = simple("LeaderWorkerSet", "lws", version, spec=spec)
     scaled = {"scaleTargetRef": {"kind": "LeaderWorkerSet", "name": "lws"}, "maxReplicas": 3}
@@ -101,9 +101,9 @@ def test_footprint_includes_groups_that_autoscalers_add() -> None:
     assert (plan.totals.gpus, plan.footprint.gpus) == (4, 12)
 
 
-@pytest.mark.parametrize(("given", "most"), [({"maxReplicaCount": 6}, 6), ({}, 100)])
-def test_footprint_includes_pods_that_keda_adds(given: dict[str, int], most: int) -> None:
-    spec = {"scaleTargetRef": {"name": "decode"}, "minReplicaCount": 1, **given}
+@pytest.mark.parametrize(("counts", "most"), [({"maxReplicaCount": 6}, 6), ({}, 100)])
+def test_footprint_includes_pods_that_keda_adds(counts: dict[str, int], most: int) -> None:
+    spec = {"scaleTargetRef": {"name": "decode"}, "minReplicaCount": 1, **counts}
     scaler = simple("ScaledObject", "decode", "keda.sh/v1alpha1", spec=spec)
     access = simple("TriggerAuthentication", "prometheus", "keda.sh/v1alpha1")
     plan = release_plan(deployment("decode", replicas=2), scaler, access)
@@ -139,7 +139,7 @@ def test_changed_stack_counts_its_largest_shape_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deployment", "words"),
+    ("deployment", "message"),
     [
         ({"limits": {"pods": 3}}, "pods 10, limit 3"),
         ({"limits": {"nodes": 2}}, "name the nodes (deployment.placement.require_nodes"),
@@ -150,10 +150,10 @@ def test_changed_stack_counts_its_largest_shape_once() -> None:
         ({"limits": {"time": "1h"}}, "time 2h, limit 1h; "),
     ],
 )
-def test_exceeded_limit_is_refused(deployment: dict[str, Any], words: str) -> None:
+def test_exceeded_limit_is_refused(deployment: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=r"^deployment.limits: ") as refused:
         make_plan(**deployment)
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_stack_within_its_limits_is_planned() -> None:

@@ -24,8 +24,8 @@ def plan_of(workload: dict[str, Any] | None = None, **ranks: Any) -> StackPlan:
     return plan_whole({"workload": {**COMMAND, **(workload or {})}, "deployment": {"ranks": ranks}})
 
 
-def plan_whole(data: dict[str, Any], **how: Any) -> StackPlan:
-    return to_plan(parse_benchmark(data, ""), stack="s", version="1", **how)
+def plan_whole(data: dict[str, Any], **options: Any) -> StackPlan:
+    return to_plan(parse_benchmark(data, ""), stack="s", version="1", **options)
 
 
 def ranks_of(plan: StackPlan) -> PodPlan:

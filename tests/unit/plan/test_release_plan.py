@@ -163,7 +163,7 @@ def test_a_helm_release_keeps_hooks_and_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("made", "message"),
     [
         (simple("ClusterRole", "c", "rbac.authorization.k8s.io/v1"), "cluster_scoped: [ClusterR"),
         (simple("CustomResourceDefinition", "c", "apiextensions.k8s.io/v1"), "belongs to others"),
@@ -183,10 +183,10 @@ def test_a_helm_release_keeps_hooks_and_labels() -> None:
         ),
     ],
 )
-def test_objects_that_cannot_be_planned_are_refused(made: dict[str, Any], words: str) -> None:
+def test_objects_that_cannot_be_planned_are_refused(made: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         release_plan(made)
-    assert words in str(error.value)
+    assert message in str(error.value)
 
 
 def test_visit_replaces_objects_with_pods() -> None:

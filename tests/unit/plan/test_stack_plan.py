@@ -115,17 +115,17 @@ def test_drains_wait_for_start_and_load(load: dict[str, Any], hold_s: int | None
 
 
 @pytest.mark.parametrize(
-    ("given", "key"),
+    ("endpoint", "key"),
     [
         ({"headers": {"X-Api-Key": "sk-1"}}, r"headers\.X-Api-Key"),
         ({"headers": {"X-ApiToken": "sk-1"}}, r"headers\.X-ApiToken"),
         ({"extra_inputs": {"auth": {"api_key": "sk-1"}}}, r"extra_inputs\.auth\.api_key"),
     ],
 )
-def test_target_key_in_config_is_refused(given: dict[str, Any], key: str) -> None:
+def test_target_key_in_config_is_refused(endpoint: dict[str, Any], key: str) -> None:
     config = make_config(url="http://10.0.0.1")
     with pytest.raises(ConfigError, match=rf"endpoint\.{key} .*targetApiKey"):
-        to_plan(with_keys(config, endpoint=given))
+        to_plan(with_keys(config, endpoint=endpoint))
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,11 @@ def test_target_key_in_config_is_refused(given: dict[str, Any], key: str) -> Non
     ],
 )
 def test_results_token_without_tls_is_noted(results: dict[str, Any], is_clear: bool) -> None:
-    told = [note for note in to_plan(make_config(results=results)).notes if "in plain text" in note]
-    assert bool(told) == is_clear
-    assert not told or f"results by {results['expose']} without TLS" in told[0]
+    notes = [
+        note for note in to_plan(make_config(results=results)).notes if "in plain text" in note
+    ]
+    assert bool(notes) == is_clear
+    assert not notes or f"results by {results['expose']} without TLS" in notes[0]
 
 
 def test_unchecked_certificate_is_noted() -> None:
@@ -278,8 +280,8 @@ def test_strictest_fitting_pod_security_is_explained(
 ) -> None:
     plan = to_plan(make_config(**deployment))
     assert plan.pod_security == level
-    told = [note for note in plan.notes if note.startswith(f"Pod Security {level}")]
-    assert told == ([f"Pod Security {level}: {reason}"] if reason else [])
+    notes = [note for note in plan.notes if note.startswith(f"Pod Security {level}")]
+    assert notes == ([f"Pod Security {level}: {reason}"] if reason else [])
 
 
 def test_secrets_of_a_new_namespace_are_noted() -> None:
@@ -320,8 +322,8 @@ def test_only_results_pod_has_upload_keys(layout: str) -> None:
 def test_pods_of_several_shapes_share_upload_folder() -> None:
     config = make_config(s3={"url": "s3://results"})
     plan = to_plan(config, run=RunValues(upload_into="knee-20261123T012343Z-0123"))
-    told = {pod.name: pod.env.get("AIPERF_UPLOAD_INTO") for pod in plan.services}
-    assert set(told.values()) == {"knee-20261123T012343Z-0123"}
+    folders = {pod.name: pod.env.get("AIPERF_UPLOAD_INTO") for pod in plan.services}
+    assert set(folders.values()) == {"knee-20261123T012343Z-0123"}
     assert plan.identity.run_id == to_plan(config).identity.run_id
 
 
@@ -356,9 +358,9 @@ def test_image_without_a_digest_is_noted(
 ) -> None:
     config = make_config(target=target)
     found = to_plan(config, stack="s", version="1", image=services)
-    told = [note for note in found.notes if "has no digest" in note]
-    assert len(told) == len(unpinned)
-    assert all(map(str.startswith, told, unpinned))
+    notes = [note for note in found.notes if "has no digest" in note]
+    assert len(notes) == len(unpinned)
+    assert all(map(str.startswith, notes, unpinned))
 
 
 def test_broken_image_digest_is_refused() -> None:
@@ -417,7 +419,7 @@ def test_flag_stack_name_is_valid_in_kubernetes(name: str, stack: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "message"),
     [
         ({"labels": {"aiperf.dev/stack": "x"}}, "aiperf.dev/stack is set by this tool"),
         ({"labels": {"app.kubernetes.io/name": "x"}}, "is set by this tool"),
@@ -427,8 +429,8 @@ def test_flag_stack_name_is_valid_in_kubernetes(name: str, stack: str) -> None:
         ({"hold_drains": False, "max_drain_hold": "5m"}, "max_drain_hold has no effect"),
     ],
 )
-def test_invalid_labels_and_drain_holds_are_refused(keys: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_invalid_labels_and_drain_holds_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make_config(**keys)
 
 

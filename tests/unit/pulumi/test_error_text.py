@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.adapters.pulumi.error_text import LONGEST, causes, causes_in, in_few_lines
+from aiperf_svc.adapters.pulumi.error_text import MAX_LENGTH, causes, causes_in, in_few_lines
 
 DEPLOYMENT = (
     '5 errors occurred:\n\t* resource "urn:pulumi:s::aiperf::kubernetes:apps/v1:Deployment::w" '
@@ -77,7 +77,7 @@ def test_progress_lines_are_not_causes() -> None:
 
 def test_causes_are_short_and_few() -> None:
     (cut,) = causes(["x" * 1000])
-    assert cut == f"{'x' * LONGEST} […]"
+    assert cut == f"{'x' * MAX_LENGTH} […]"
     assert in_few_lines(("a", "b", "c", "d", "e")) == "a\n  b\n  c\n  and 2 more"
     assert in_few_lines(("a",)) == "a"
     assert in_few_lines(()) == "no reason given"

@@ -40,8 +40,8 @@ def test_dates_stay_strings(source: str, tmp_path: Path) -> None:
     """
     path = tmp_path / "m.yaml"
     path.write_text(text)
-    given = "m.yaml" if source == "manifests" else read_yaml(path)
-    (found,) = _render({source: given}, tmp_path)
+    value = "m.yaml" if source == "manifests" else read_yaml(path)
+    (found,) = _render({source: value}, tmp_path)
     assert found["metadata"]["annotations"] == {
         "day": "2026-01-02", "at": "2026-01-02T03:04:05Z", "op": "=",
     }  # fmt: skip
@@ -53,7 +53,7 @@ def test_several_sources_are_joined(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("kind: Pod", "document 1 of m.yaml is not an object of Kubernetes"),
         ("a: [", "m.yaml: while parsing"),
@@ -62,13 +62,13 @@ def test_several_sources_are_joined(tmp_path: Path) -> None:
     ],
 )
 def test_bad_manifests_are_reported_in_one_line(
-    text: str | None, words: str, tmp_path: Path
+    text: str | None, message: str, tmp_path: Path
 ) -> None:
     if text is not None:
         (tmp_path / "m.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:
         _render({"manifests": "m.yaml"}, tmp_path)
-    assert words in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -11,7 +11,7 @@ import pytest
 from aiperf_svc.core.qualify.result import Better, NodesOf, Qualification
 from tests.support.fake_nodes import FakeNodes
 
-MOST_MISTAKES = 0.02
+MAX_MISTAKES = 0.02
 """Allowed share of clusters whose culprit is not found, and of those with a false one."""
 
 
@@ -69,7 +69,7 @@ def mistakes(
 def test_only_the_slow_node_or_path_is_accused(
     culprit: str, count: int, clusters: int, drift: float
 ) -> None:
-    most = MOST_MISTAKES * clusters
+    most = MAX_MISTAKES * clusters
     assert max(mistakes(culprit, count, clusters, drift)) <= most
 
 
@@ -77,7 +77,7 @@ def test_only_the_slow_node_or_path_is_accused(
 @pytest.mark.parametrize("culprit", ["node", "path", "none"])
 def test_stages_of_all_kinds_find_the_culprit(culprit: str, better: Better) -> None:
     found = mistakes(culprit, 16, 50, 0.1, stages=("alone", "pairs", "all"), better=better)
-    assert max(found) <= MOST_MISTAKES * 50
+    assert max(found) <= MAX_MISTAKES * 50
 
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
@@ -85,4 +85,4 @@ def test_stages_of_all_kinds_find_the_culprit(culprit: str, better: Better) -> N
 @pytest.mark.parametrize("culprit", ["node", "none"])
 def test_slow_node_is_found_alone(culprit: str, count: int, better: Better) -> None:
     found = mistakes(culprit, count, 100, 0.1, stages=("alone",), better=better)
-    assert max(found) <= MOST_MISTAKES * 100
+    assert max(found) <= MAX_MISTAKES * 100

@@ -31,8 +31,8 @@ def verdicts(found: Qualification) -> dict[str, str]:
 
 
 def check_of(found: Qualification, node: str, check: str = "pairs_speed") -> CheckResult:
-    of = next(each for each in found.nodes if each.node == node)
-    return next(each for each in of.checks if each.check == check)
+    judged = next(each for each in found.nodes if each.node == node)
+    return next(each for each in judged.checks if each.check == check)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_random_honest_histories_balance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "words"),
+    ("field", "message"),
     [
         ("granted", "without an outcome"),
         ("completed", "more outcomes than credits"),
@@ -65,12 +65,12 @@ def test_random_honest_histories_balance() -> None:
         ("in_flight", "in flight"),
     ],
 )
-def test_one_excess_in_any_count_is_found(field: str, words: str) -> None:
+def test_one_excess_in_any_count_is_found(field: str, message: str) -> None:
     for seed in range(1, 50):
         account = honest(seed)
         counts = replace(account.counts, **{field: getattr(account.counts, field) + 1})
         books = balance(Phase.PROFILING, [replace(account, counts=counts)])
-        assert any(words in violation for violation in books.violations)
+        assert any(message in violation for violation in books.violations)
         assert all(violation.startswith("profiling: worker-0: ") for violation in books.violations)
 
 

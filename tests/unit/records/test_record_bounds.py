@@ -23,14 +23,14 @@ from tests.support.raw_batches import (
     sse,
 )
 
-MOST = 10_000
+MAX_BYTES = 10_000
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 
 
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse_module, "MAX_EVENT_BYTES", MOST)
-    monkeypatch.setattr(response_reader, "MAX_BODY_BYTES", MOST)
+    monkeypatch.setattr(sse_module, "MAX_EVENT_BYTES", MAX_BYTES)
+    monkeypatch.setattr(response_reader, "MAX_BODY_BYTES", MAX_BYTES)
 
 
 def request_of(*parts: bytes, request_id: int = 1, outcome: Outcome = Outcome.COMPLETED) -> Request:
@@ -41,7 +41,7 @@ def request_of(*parts: bytes, request_id: int = 1, outcome: Outcome = Outcome.CO
     )
 
 
-def most_held(assembler: RecordAssembler, request: Request) -> tuple[int, MetricParts]:
+def max_held(assembler: RecordAssembler, request: Request) -> tuple[int, MetricParts]:
     """Feed a request's fragments. Return the peak memory and the record."""
     held = 0
     for fragment in request.fragments():
@@ -62,8 +62,8 @@ def most_held(assembler: RecordAssembler, request: Request) -> tuple[int, Metric
     ],
 )
 def test_an_event_without_an_end_is_too_large(begin: bytes, rest: bytes) -> None:
-    held, record = most_held(assembler_of(), request_of(begin, *[rest] * 50))
-    assert held <= MOST
+    held, record = max_held(assembler_of(), request_of(begin, *[rest] * 50))
+    assert held <= MAX_BYTES
     assert record.rows["error"].tolist() == [ErrorKind.TOO_LARGE]
     assert record.errors[0].message == "an event of over 0 MiB"
 
@@ -71,15 +71,15 @@ def test_an_event_without_an_end_is_too_large(begin: bytes, rest: bytes) -> None
 def test_comments_without_end_hold_nothing() -> None:
     parts = [chunk(b": nothing\n" * 100)] * 50
     end = chunk(b"\n") + chunk(sse(delta(content="a"))) + chunk(DONE) + LAST_CHUNK
-    held, record = most_held(assembler_of(), request_of(STREAM_HEAD, *parts, end))
+    held, record = max_held(assembler_of(), request_of(STREAM_HEAD, *parts, end))
     assert held <= 100
     assert record.rows["error"].tolist() == [ErrorKind.NONE]
 
 
 def test_a_body_without_an_end_is_too_large() -> None:
     assembler = assembler_of(streaming=False)
-    held, record = most_held(assembler, request_of(JSON_HEAD, *[b" " * 1_000] * 50))
-    assert held <= MOST
+    held, record = max_held(assembler, request_of(JSON_HEAD, *[b" " * 1_000] * 50))
+    assert held <= MAX_BYTES
     assert record.rows["error"].tolist() == [ErrorKind.TOO_LARGE]
     assert record.errors[0].message == "a body of over 0 MiB"
 
@@ -87,7 +87,7 @@ def test_a_body_without_an_end_is_too_large() -> None:
 def test_cancelled_oversized_response_is_no_error() -> None:
     parts = [chunk(b"x" * 1_000)] * 50
     request = request_of(STREAM_HEAD + chunk(b"data: "), *parts, outcome=Outcome.CANCELLED)
-    _, record = most_held(assembler_of(), request)
+    _, record = max_held(assembler_of(), request)
     assert record.rows["outcome"].tolist() == [Outcome.CANCELLED]
     assert record.errors == ()
 
@@ -125,7 +125,7 @@ def test_largest_unfinished_response_is_dropped(monkeypatch: pytest.MonkeyPatch)
     for request in small:
         assembler.process(batch_of(request.fragments()[0]), worker_rank=0)
     endless = request_of(STREAM_HEAD, *[token * 200] * 200, end, request_id=1)
-    held, record = most_held(assembler, endless)
+    held, record = max_held(assembler, endless)
     assert held <= 50_000 + 20_000
     assert record.rows["error"].tolist() == [ErrorKind.TOO_LARGE]
     assert "11 unfinished responses held over" in record.errors[0].message

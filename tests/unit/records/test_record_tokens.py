@@ -89,10 +89,10 @@ def test_tokenizer_counts_a_batch_in_one_call() -> None:
 
 def generated(*texts: str) -> bytes:
     """Return a stream in the format of SGLang's `/generate`."""
-    told = {"prompt_tokens": 7, "finish_reason": None}
+    common = {"prompt_tokens": 7, "finish_reason": None}
     events = [
-        json.dumps({"text": text, "meta_info": told | {"completion_tokens": place}}).encode()
-        for place, text in enumerate(texts, 1)
+        json.dumps({"text": text, "meta_info": common | {"completion_tokens": index}}).encode()
+        for index, text in enumerate(texts, 1)
     ]
     return stream(*events)
 
@@ -129,8 +129,8 @@ def test_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
 
 def test_interleaved_choices_are_counted_separately() -> None:
     parts = [
-        event_json(1, [{"index": place % 2, "delta": {"content": text}, "finish_reason": None}])
-        for place, text in enumerate(("one tw", "three fo", "o", "ur"))
+        event_json(1, [{"index": index % 2, "delta": {"content": text}, "finish_reason": None}])
+        for index, text in enumerate(("one tw", "three fo", "o", "ur"))
     ]
     think = {"index": 1, "delta": {"reasoning_content": "hm hm"}, "finish_reason": None}
     together = [{"index": i, "delta": {"content": " x"}, "finish_reason": "stop"} for i in (0, 1)]

@@ -112,12 +112,12 @@ def test_text_of_cached_responses_is_counted() -> None:
 
 def test_response_differing_beyond_its_id_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[bytes] = []
-    learn = ResponseCache._learn
+    learn = ResponseCache._parse_and_cache
 
     def note(self: ResponseCache, data: bytes, *where: int) -> object:
         learned.append(data)
         return learn(self, data, *where)
 
-    monkeypatch.setattr(ResponseCache, "_learn", note)
+    monkeypatch.setattr(ResponseCache, "_parse_and_cache", note)
     made(batch("another text for each", 30))
     assert len(learned) == 3

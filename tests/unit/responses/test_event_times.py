@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.core.lines.renderer import GAPS_TAG
-from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS
+from aiperf_svc.core.responses.fast_events import MAX_GAP_NS
 from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from tests.support.raw_batches import (
@@ -274,7 +274,7 @@ def test_receive_lag_is_the_largest_of_all_reads() -> None:
 # --- the gaps between tokens ---------------------------------------------------------------------
 
 
-FRAGMENT_A_READ = (1, 2, 3, 4, 5)
+FRAGMENT_PER_READ = (1, 2, 3, 4, 5)
 """A stamp can only go backwards between fragments."""
 
 
@@ -283,9 +283,9 @@ FRAGMENT_A_READ = (1, 2, 3, 4, 5)
     ("gap", "cuts"),
     [
         (gap, cuts)
-        for gap in (LONGEST_GAP_NS, LONGEST_GAP_NS + 1, 2**40 + 3, -1, -5 * MS_NS)
-        for cuts in (FRAGMENT_A_READ, (), (2,), (3, 4))
-        if gap > 0 or cuts == FRAGMENT_A_READ
+        for gap in (MAX_GAP_NS, MAX_GAP_NS + 1, 2**40 + 3, -1, -5 * MS_NS)
+        for cuts in (FRAGMENT_PER_READ, (), (2,), (3, 4))
+        if gap > 0 or cuts == FRAGMENT_PER_READ
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 4])

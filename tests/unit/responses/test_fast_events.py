@@ -11,7 +11,7 @@ import pytest
 
 from aiperf_svc.core.responses import fast_events
 from aiperf_svc.core.responses import reader as response_reader
-from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS, interpreted_take_tokens
+from aiperf_svc.core.responses.fast_events import MAX_GAP_NS, interpreted_take_tokens
 from tests.support.raw_batches import (
     DONE,
     END,
@@ -88,7 +88,7 @@ def choice_event(request: int, index: int, reason: str | None = None) -> bytes:
     return b'{"id":"chatcmpl-%d","choices":[%b]}' % (request, msgspec.json.encode(choice))
 
 
-GAPS = (0, 7, 10**6, LONGEST_GAP_NS, LONGEST_GAP_NS + 1, 10**13, -1, -(10**6), -(2**32))
+GAPS = (0, 7, 10**6, MAX_GAP_NS, MAX_GAP_NS + 1, 10**13, -1, -(10**6), -(2**32))
 
 
 def request_of(rng: random.Random, number: int) -> Request:
@@ -226,17 +226,17 @@ def test_compiled_parser_accepts_sizes_with_leading_zeros() -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("gap", [-1, LONGEST_GAP_NS + 1, -(2**32), 2**32, 2**62, -(2**62)])
+@pytest.mark.parametrize("gap", [-1, MAX_GAP_NS + 1, -(2**32), 2**32, 2**62, -(2**62)])
 def test_event_with_too_long_a_gap_is_left(
     gap: int, step: Callable[..., tuple[int, int, bytes, int]]
 ) -> None:
     one, texts = known_chunk(), list[str]()
     ends = numbers(len(one), 2 * len(one))
-    first = 10 + LONGEST_GAP_NS
+    first = 10 + MAX_GAP_NS
     at, read, gaps, _ = step(
         2 * one, 0, 2 * len(one), BETWEEN, KNOWN, ends, numbers(first, first + gap), 0, 10, texts
     )
-    assert (at, read, gaps_of(gaps), texts) == (len(one), 0, [LONGEST_GAP_NS], ["a"])
+    assert (at, read, gaps_of(gaps), texts) == (len(one), 0, [MAX_GAP_NS], ["a"])
     stamps = numbers(10 + gap, 10 + gap)
     none = step(2 * one, 0, 2 * len(one), BETWEEN, KNOWN, ends, stamps, 0, 10, texts)
     assert (none, texts) == ((0, 0, b"", 0), ["a"])

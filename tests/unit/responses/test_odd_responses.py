@@ -255,7 +255,7 @@ def fail(*_arguments: object, **_more: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["_take_token", "_check_whole", "_judge_blanks", "_format.take_heads"]
+    "method", ["_handle_token", "_check_whole", "_judge_blanks", "_format.take_heads"]
 )
 def test_any_exception_is_one_error_of_its_request(
     monkeypatch: pytest.MonkeyPatch, method: str

@@ -26,9 +26,9 @@ from aiperf_svc.protocol.records import READ_DTYPE
 def test_reads_of_a_connection_stay_in_order(
     stamps: list[int], counts: list[int], expected: list[int]
 ) -> None:
-    given = np.array(stamps, dtype=np.int64)
-    assert in_order(given, np.array(counts, dtype=np.uint32)).tolist() == expected
-    assert given.tolist() == stamps
+    times = np.array(stamps, dtype=np.int64)
+    assert in_order(times, np.array(counts, dtype=np.uint32)).tolist() == expected
+    assert times.tolist() == stamps
 
 
 def test_unstamped_read_precedes_the_next_stamp() -> None:

@@ -67,7 +67,7 @@ def pieces(raw: bytes, size: int) -> list[Read]:
     """Return the stream as reads and chunks of this size. 0 means one event each."""
     parts = [raw[at : at + size] for at in range(0, len(raw), size)] if size else []
     parts = parts or [event + b"\n\n" for event in raw.split(b"\n\n")[:-1]]
-    reads = [Read(chunk(part), stamp_of(100 + place)) for place, part in enumerate(parts)]
+    reads = [Read(chunk(part), stamp_of(100 + index)) for index, part in enumerate(parts)]
     reads[0].data = STREAM_HEAD + reads[0].data
     reads[-1].data += LAST_CHUNK
     return reads

@@ -36,8 +36,8 @@ def summary(
     records: Rows, *urls: str, models: tuple[str, ...] = ("m",), unsent: int = 0, **fields: Any
 ) -> Summary:
     context = fake_run.context(records, unsent=unsent)
-    given = {"url": urls[0], "urls": urls[1:], "model": models[0], "models": models[1:]}
-    endpoint = context.config.endpoint.model_copy(update=given)
+    keys = {"url": urls[0], "urls": urls[1:], "model": models[0], "models": models[1:]}
+    endpoint = context.config.endpoint.model_copy(update=keys)
     config = context.config.model_copy(update={"endpoint": endpoint})
     return summarise(fake_run.columns_of(records), None, replace(context, config=config, **fields))
 

@@ -188,13 +188,13 @@ def conversations(*turns: tuple[int, int, int, int]) -> Rows:
     return np.concatenate(
         [
             fake_run.request(
-                start_ms=100.0 * place,
+                start_ms=100.0 * position,
                 index=index,
                 turn=turn,
                 usage_prompt_tokens=prompt,
                 cached_tokens=cached,
             )
-            for place, (index, turn, prompt, cached) in enumerate(turns)
+            for position, (index, turn, prompt, cached) in enumerate(turns)
         ]
     )
 

@@ -122,7 +122,7 @@ def test_single_slice_equals_the_run(rows: Rows) -> None:
 
 
 def test_very_many_slices_become_wider(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SLICES", 8)
+    monkeypatch.setattr(module, "MAX_SLICES", 8)
     found = sliced(rows, 1_000_000)
     assert 4 <= found[-1].index + 1 <= 8
 
@@ -169,8 +169,8 @@ def test_slice_files_are_written_on_request(rows: Rows, tmp_path: Path) -> None:
     config = context.config.model_copy(
         update={"artifacts": context.config.artifacts.model_copy(update={"slice_duration": SECOND})}
     )
-    asked = replace(context, config=config)
-    manifest = write_all(tmp_path / "asked", summarise(columns, None, asked), columns)
+    requested = replace(context, config=config)
+    manifest = write_all(tmp_path / "asked", summarise(columns, None, requested), columns)
     assert names <= {entry.name for entry in manifest.files}
 
 

@@ -244,10 +244,12 @@ def test_input_tokens_far_beyond_template_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "stated"), [(5_000, 50), (np.arange(500, 520), 400)], ids=["by far", "at one length"]
+    ("prompts", "stated"),
+    [(5_000, 50), (np.arange(500, 520), 400)],
+    ids=["by far", "at one length"],
 )
-def test_a_server_that_truncates_prompts_is_named(given: Any, stated: int) -> None:
-    check = by_tokenizer(counted(input_tokens=given, usage_prompt_tokens=stated))["input_tokens"]
+def test_a_server_that_truncates_prompts_is_named(prompts: Any, stated: int) -> None:
+    check = by_tokenizer(counted(input_tokens=prompts, usage_prompt_tokens=stated))["input_tokens"]
     assert check.severity == "invalid"
     assert check.text.startswith("the server truncated the prompts: ")
     assert f"and {stated} tokens in 20 of these" in check.text

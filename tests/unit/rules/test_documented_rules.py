@@ -29,7 +29,7 @@ SHOWN = {
 """Requirements of each set of rules that the page shows."""
 ROW = re.compile(r" (?:met|not met|not checkable here) +(\S+)")
 POINT = re.compile(r" +[\d,]+ {2,}\S")
-MOST_POINTS, MOST_LINES = 3, 3
+MAX_POINTS, MAX_LINES = 3, 3
 """Number of points before the last one, and of lines of a requirement."""
 LEFT_OUT = "…"
 
@@ -37,7 +37,7 @@ LEFT_OUT = "…"
 def excerpt(text: str, names: Collection[str]) -> list[str]:
     """Return the lines of a printed report that a page shows."""
     lines = [line.rstrip() for line in text.splitlines()]
-    middle = [line for line in lines if POINT.match(line)][MOST_POINTS:-1]
+    middle = [line for line in lines if POINT.match(line)][MAX_POINTS:-1]
     found = list[str]()
     is_shown, count = True, 0
     for line in lines:
@@ -46,7 +46,7 @@ def excerpt(text: str, names: Collection[str]) -> list[str]:
         elif not line.startswith("  ") or POINT.match(line):
             is_shown, count = line not in middle, 0
         count += 1
-        if is_shown and (count <= MOST_LINES or not line):
+        if is_shown and (count <= MAX_LINES or not line):
             found.append(line)
         elif not found or found[-1] != LEFT_OUT:
             found.append(LEFT_OUT)

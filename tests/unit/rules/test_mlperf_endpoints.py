@@ -63,7 +63,7 @@ def point(concurrency: int, sent: dict[str, Any] | None = None, **changes: Any) 
         ttft_p90_bound_ms=21.0,
         tpot_p90_bound_ms=11.0,
     )
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "repeats": 0,
         "span_s": 1500.0,
         "rates": rates,
@@ -74,7 +74,7 @@ def point(concurrency: int, sent: dict[str, Any] | None = None, **changes: Any) 
     target = {"engine": "vllm", "kernel": "unknown"} | changes.pop("target", {})
     provenance = Provenance(client={"kernel": "6.1"}, target=target)
     found = result(concurrency, **changes)
-    sent_requests = Sent(**{**given, **(sent or {})})
+    sent_requests = Sent(**{**defaults, **(sent or {})})
     return MeasuredPoint(f"runs/{concurrency}", found, sent_requests, provenance)
 
 
@@ -196,9 +196,9 @@ def test_offline_run_lasts_until_its_last_response() -> None:
 def test_turns_of_a_conversation_repeat_no_entry() -> None:
     rows = fake_run.closed_loop(requests=400)
     rows["index"] = rows["entry"] = np.arange(400) // 4
-    assert sent_requests(fake_run.columns_of(rows), pass_size=100, least_s=1.0).repeats == 0
+    assert sent_requests(fake_run.columns_of(rows), pass_size=100, min_s=1.0).repeats == 0
     rows["entry"] //= 2
-    assert sent_requests(fake_run.columns_of(rows), pass_size=100, least_s=1.0).repeats == 50
+    assert sent_requests(fake_run.columns_of(rows), pass_size=100, min_s=1.0).repeats == 50
 
 
 def test_markers_of_requests_need_no_distinct_entries() -> None:
@@ -255,7 +255,7 @@ def test_times_need_records() -> None:
 
 def test_rates_of_the_window_follow_from_records() -> None:
     rows = fake_run.closed_loop(requests=2_000)
-    sent = sent_requests(fake_run.columns_of(rows), pass_size=200, least_s=1.0)
+    sent = sent_requests(fake_run.columns_of(rows), pass_size=200, min_s=1.0)
     seconds = (rows["end_wall_ns"].max() - rows["start_wall_ns"].min()) / 1e9
     assert sent.rates.system_tps == pytest.approx(rows["output_tokens"].sum() / seconds)
     assert sent.repeats == 1_500
@@ -271,23 +271,23 @@ def test_rates_of_the_window_follow_from_records() -> None:
 
 def test_failed_requests_are_slower_than_any() -> None:
     rows = fake_run.closed_loop(requests=500, error_share=0.2)
-    sent = sent_requests(fake_run.columns_of(rows), pass_size=100, least_s=1.0)
+    sent = sent_requests(fake_run.columns_of(rows), pass_size=100, min_s=1.0)
     assert sent.rates.ttft_p90_ms is None
     done = rows[rows["outcome"] == RowOutcome.COMPLETED]
-    alone = sent_requests(fake_run.columns_of(done), pass_size=100, least_s=1.0)
+    alone = sent_requests(fake_run.columns_of(done), pass_size=100, min_s=1.0)
     assert sent.completed.ttft_p90_ms == alone.rates.ttft_p90_ms
     assert sent.completed.tpot_p90_ms == alone.rates.tpot_p90_ms
 
 
 def test_failed_requests_count_in_the_window() -> None:
     rows = fake_run.closed_loop(requests=2_000)
-    sent = sent_requests(fake_run.columns_of(rows), pass_size=200, least_s=1.0)
+    sent = sent_requests(fake_run.columns_of(rows), pass_size=200, min_s=1.0)
     assert sent.window.length
     assert sent.steady.tpot_p90_ms is not None
     order = np.argsort(rows["start_wall_ns"], kind="stable")
     some = order[sent.window.begin : sent.window.end][::5]
     rows["outcome"][some] = RowOutcome.ERRORED
-    failing = sent_requests(fake_run.columns_of(rows), pass_size=200, least_s=1.0)
+    failing = sent_requests(fake_run.columns_of(rows), pass_size=200, min_s=1.0)
     assert (failing.window.begin, failing.window.end) == (sent.window.begin, sent.window.end)
     assert failing.steady.ttft_p90_ms is None
     assert failing.steady.tpot_p90_ms is None

@@ -16,11 +16,11 @@ SIZE = 50
 """Requests of a super-pass."""
 
 
-def window(levels: list[float], least_s: float = 0.0, noise: float = 0.01) -> Window:
+def window(levels: list[float], min_s: float = 0.0, noise: float = 0.01) -> Window:
     """Return the window of super-passes of a second each with these times per token in ms."""
     random = np.random.default_rng(7)
     tpot = np.repeat(levels, SIZE) * random.normal(1, noise, SIZE * len(levels))
-    return find_window(requests(tpot), SIZE, least_s)
+    return find_window(requests(tpot), SIZE, min_s)
 
 
 def requests(tpot: Floats) -> Requests:
@@ -54,7 +54,7 @@ def test_step_ends_the_window() -> None:
 
 
 def test_short_plateau_is_passed_over() -> None:
-    found = window([10.0] * 6 + [14.0] * 9, least_s=7.0)
+    found = window([10.0] * 6 + [14.0] * 9, min_s=7.0)
     assert found.first >= 6
     assert found.length >= 8
 

@@ -73,12 +73,12 @@ async def test_target_in_its_nodes_network_is_reached() -> None:
     assert "port 8080 of every address" in found.plan.notes[0]
 
 
-def over_addresses(**how: Any) -> StackRequest:
+def over_addresses(**options: Any) -> StackRequest:
     """Return a stack whose trials measure two Services with different pods."""
     urls = ["http://llm.models", "http://other.models.svc"]
-    experiment = {"product": {"endpoint.url": urls}, "parallel": how.pop("parallel", 1)}
+    experiment = {"product": {"endpoint.url": urls}, "parallel": options.pop("parallel", 1)}
     config = parse_config({**benchmark(urls[0], ttl="2h"), "experiment": experiment}, "")
-    return StackRequest(stack="s", config=config, environ={}, **how)
+    return StackRequest(stack="s", config=config, environ={}, **options)
 
 
 async def test_shapes_with_several_targets_keep_their_policies() -> None:
@@ -211,8 +211,8 @@ class Listing:
 
     async def get(self, path: str, **params: str) -> Json:
         if path == "/api/v1/pods":
-            is_asked = params["labelSelector"].startswith("app in ")
-            return {"items": self._exporters if is_asked else []}
+            is_requested = params["labelSelector"].startswith("app in ")
+            return {"items": self._exporters if is_requested else []}
         assert (path, params) == (SERVER_PODS, {"labelSelector": "app=vllm"})
         if self._servers is None:
             raise Refused("no", status=403, reason="Forbidden")

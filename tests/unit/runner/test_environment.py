@@ -88,8 +88,8 @@ WORKER, TIMING, RECORDS = Service.WORKER, Service.TIMING_MANAGER, Service.RECORD
 def who_gets(variable: str, run: LocalRun, environ: Mapping[str, str]) -> dict[Service, str]:
     """Return the services that get a variable, with its value, if each runs in its own process."""
     shared = run.shared_environment(environ)
-    given = {each: run.environment_of("any", (each,), shared) for each in Service}
-    return {each: own[variable] for each, own in given.items() if variable in own}
+    environments = {each: run.environment_of("any", (each,), shared) for each in Service}
+    return {each: own[variable] for each, own in environments.items() if variable in own}
 
 
 @pytest.mark.parametrize(

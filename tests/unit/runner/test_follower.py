@@ -36,7 +36,7 @@ class EndedProcess:
         self.heard = asyncio.Event()
 
     @property
-    def how_it_ended(self) -> str:
+    def end_text(self) -> str:
         return f"ended with code {self.code}"
 
     async def wait(self) -> int:

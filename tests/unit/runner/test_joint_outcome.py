@@ -26,14 +26,14 @@ from tests.support.fake_trials import search_report
 
 
 def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "run_id": "r",
         "state": "done",
         "reason": "",
         "results": inference_result(1, verdict),
         "artifacts": None,
     }
-    return RunOutcome(**{**given, **fields})
+    return RunOutcome(**{**defaults, **fields})
 
 
 NOT_REACHED = RunEnd(error=EnvironmentProblem("nothing responds")).outcome()

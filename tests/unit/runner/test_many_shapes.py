@@ -15,7 +15,7 @@ from aiperf_svc.runner.stack.members import expand_requests, member_requests, pa
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews import shape_lines
 from aiperf_svc.workloads.previews.changes import StackChanges
-from aiperf_svc.workloads.previews.shape_lines import MOST_SHAPES
+from aiperf_svc.workloads.previews.shape_lines import MAX_SHAPES
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.small_configs import small_benchmark
 
@@ -45,7 +45,7 @@ def calls_for(number: int, parallel: int) -> int:
 @pytest.mark.parametrize("parallel", [1, 2], ids=["in turn", "at once"])
 def test_cost_grows_linearly_with_shapes(parallel: int) -> None:
     calls_for(2, parallel)  # Fills caches and imports modules.
-    few, more, most = (calls_for(MOST_SHAPES + n, parallel) for n in (0, 10, 20))
+    few, more, most = (calls_for(MAX_SHAPES + n, parallel) for n in (0, 10, 20))
     # 1% of them is five calls for each pair of shapes.
     assert most - more == pytest.approx(more - few, rel=0.01)
 

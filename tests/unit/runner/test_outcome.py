@@ -149,19 +149,19 @@ def test_reason_of_unplanned_end_is_kept() -> None:
 RESULTS = inference_result()
 
 
-def status(state: str = "done", **given: Any) -> Any:
+def status(state: str = "done", **fields: Any) -> Any:
     return SimpleNamespace(
         **{"state": state, "reason": "", "exit_code": None, "artifact_error": "", "uploaded_to": ""}
-        | given
+        | fields
     )
 
 
-def ended_run(**given: Any) -> RunOutcome:
-    return RunEnd(run_id="r", **given).outcome()
+def ended_run(**fields: Any) -> RunOutcome:
+    return RunEnd(run_id="r", **fields).outcome()
 
 
-def judged(**given: Any) -> tuple[str, str, ExitCode]:
-    found = ended_run(**given)
+def judged(**fields: Any) -> tuple[str, str, ExitCode]:
+    found = ended_run(**fields)
     return found.state, found.reason, found.exit_code
 
 
@@ -188,7 +188,7 @@ def test_an_error_of_another_library_is_unexpected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("fields", "code"),
     [
         ({"is_unverified": True}, ExitCode.ERROR),
         ({"is_unverified": True, "was_interrupted": True}, ExitCode.ERROR),
@@ -196,8 +196,8 @@ def test_an_error_of_another_library_is_unexpected() -> None:
         ({"left": ("Pod a",), "error": LeakError("1 objects")}, ExitCode.LEAKED),
     ],
 )
-def test_possibly_remaining_stack_is_an_error(given: Any, code: ExitCode) -> None:
-    assert judged(**{"status": status(), "results": RESULTS} | given)[2] is code
+def test_possibly_remaining_stack_is_an_error(fields: Any, code: ExitCode) -> None:
+    assert judged(**{"status": status(), "results": RESULTS} | fields)[2] is code
 
 
 def test_runner_artifact_error_overrides_reported_one() -> None:

@@ -214,7 +214,7 @@ async def test_no_part_begins_after_the_time_limit(tmp_path: Path) -> None:
     fake = Fake(tmp_path, rounds=3)
     outcomes = await fake.run(timeout_s=0.0)
     assert fake.placement.begun == []
-    assert {each.reason for each in outcomes} == {"not begun: --timeout was over before"}
+    assert {each.reason for each in outcomes} == {"not started: --timeout had expired"}
 
 
 async def test_parts_share_the_remaining_time(tmp_path: Path) -> None:

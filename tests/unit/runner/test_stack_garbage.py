@@ -242,7 +242,7 @@ async def test_gc_names_the_folder_to_resume(
     stack_run: FakeStackRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "experiment.json").touch()
-    for artifacts, is_said in (
+    for artifacts, is_advised in (
         ("", False),
         (str(tmp_path), True),
         (str(tmp_path / "shapes" / "2"), True),
@@ -250,8 +250,8 @@ async def test_gc_names_the_folder_to_resume(
     ):
         stack_run.home.save(msgspec.structs.replace(RECORD, artifacts=artifacts))
         await stack_run.collected("s")
-        told = f"--resume {tmp_path} continues its experiment instead"
-        assert (told in capsys.readouterr().err) is is_said
+        advice = f"--resume {tmp_path} continues its experiment instead"
+        assert (advice in capsys.readouterr().err) is is_advised
 
 
 async def test_gc_searches_all_recorded_clusters(stack_run: FakeStackRun) -> None:
@@ -411,10 +411,10 @@ async def test_objects_of_strangers_are_kept_from_pulumi(
 ) -> None:
     role = ObjectRef(kind="ClusterRole", namespace="", name="engine", uid="1", path="")
 
-    async def take_outside(_: Any) -> Inventory:
+    async def list_cluster_scoped(_: Any) -> Inventory:
         return Inventory(namespace="", objects=(role,), not_listed=())
 
-    monkeypatch.setattr(namesakes, "take_outside", take_outside)
+    monkeypatch.setattr(namesakes, "list_cluster_scoped", list_cluster_scoped)
     metadata = {"name": "engine", "uid": "0"}
     kind = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
     made = {"type": kind, "outputs": {"metadata": metadata}}
@@ -614,7 +614,7 @@ async def test_stateless_stack_is_removed_by_label(stack_run: FakeStackRun) -> N
 # --- confirmations -------------------------------------------------------------------------------
 
 
-async def test_nothing_is_removed_unasked(
+async def test_nothing_is_removed_without_confirmation(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "can_ask", lambda: False)

@@ -155,18 +155,18 @@ async def test_only_known_objects_are_removed_by_label(
     searches: int,
     did: list[str],
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     async def find_own(record: RunRecord, *_: Any) -> RunRecord:
-        asked.append(record.stack)
-        if len(asked) <= failures:
+        requested.append(record.stack)
+        if len(requested) <= failures:
             raise Unreachable("the cluster does not respond")
         return msgspec.structs.replace(record, own=("ours",))
 
     monkeypatch.setattr(records, "find_own", find_own)
     stack_run.is_destroyed = is_destroyed
     outcome = await stack_run.launch()
-    assert (len(asked), stack_run.did) == (searches, did)
+    assert (len(requested), stack_run.did) == (searches, did)
     is_known = "check" in did
     assert outcome.exit_code is (ExitCode.OK if is_known else ExitCode.ERROR)
     assert (stack_run.home.load("s") is None) is is_known
@@ -255,11 +255,11 @@ async def test_full_disk_for_evidence_fails_no_run(
 async def test_service_logs_are_saved_missing_ones_noted(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[Path] = []
+    requested: list[Path] = []
 
     async def save(cluster: Cluster, *, folder: Path, **_: str) -> tuple[str, ...]:
-        asked.append(folder)
-        if len(asked) > 1:
+        requested.append(folder)
+        if len(requested) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         return ("logs/worker-1.main.log: no response",)
 
@@ -269,7 +269,7 @@ async def test_service_logs_are_saved_missing_ones_noted(
         monkeypatch.setattr(records, name, returning(record))
     for words in ("logs/worker-1.main.log: no response", "No space left on device"):
         outcome = await stack_run.launch()
-        assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, asked[-1])
+        assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, requested[-1])
         printed = capsys.readouterr().err
         assert "not saved: " in printed
         assert words in printed

@@ -23,7 +23,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     StackObjects,
     refuse_taken,
     refuse_taken_outside,
-    without_own,
+    without_dependents,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi import deployed, namesakes
@@ -408,8 +408,8 @@ def test_objects_of_dead_runner_are_not_foreign() -> None:
         kind="Secret", namespace="n", name="keys-s", uid="1", path="", owners=("anchor",)
     )
     before = Inventory(namespace="n", objects=(ANCHOR, left), not_listed=())
-    assert without_own(before, ("anchor",)).objects == ()
-    assert without_own(before, ()) == before
+    assert without_dependents(before, ("anchor",)).objects == ()
+    assert without_dependents(before, ()) == before
 
 
 async def test_stack_of_another_state_is_refused(leases: dict[str, str]) -> None:
@@ -477,9 +477,9 @@ async def test_removal_is_refused_while_others_use_it(
         if namespace in held:
             raise StackInUse(f"{namespace} is held")
 
-    async def refuse_used(record: RunRecord, content: dict[str, Any], **how: bool) -> None:
+    async def refuse_used(record: RunRecord, content: dict[str, Any], **options: bool) -> None:
         await records.refuse_used(
-            record, CLUSTER, cast("PulumiCli", Cli(content)), this_process({}), **how
+            record, CLUSTER, cast("PulumiCli", Cli(content)), this_process({}), **options
         )
 
     async def refuse_strangers(_: Cluster, stack: str, namespace: str, own: tuple[str]) -> None:

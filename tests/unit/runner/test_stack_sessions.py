@@ -117,14 +117,14 @@ class Stacks:
         return StackRequest(stack="s", config=config, environ={"PULUMI_CONFIG_PASSPHRASE": "x"})
 
     def run(
-        self, capsys: pytest.CaptureFixture[str], *, resume: Path | None = None, **how: Any
+        self, capsys: pytest.CaptureFixture[str], *, resume: Path | None = None, **settings: Any
     ) -> tuple[ExitCode, Any]:
         """Run a command. Return its exit code and its printed JSON."""
         options = StackOptions(run=RunOptions(ui="plain", json=True, resume=resume), yes=True)
-        code = run_stacks(self.request(**how), options)
-        told = capsys.readouterr()
-        self.stderr = told.err
-        return code, json.loads(told.out)
+        code = run_stacks(self.request(**settings), options)
+        captured = capsys.readouterr()
+        self.stderr = captured.err
+        return code, json.loads(captured.out)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_no_part_begins_after_stopping_failure(
     assert stacks.begun == [1, 2]
     assert (found["state"], found["reason"]) == ("failed", "no room")
     assert states(found) == ["failed", "done"] * 2
-    assert "the experiment ended before" in found["stacks"][4]["reason"]
+    assert "the experiment had ended" in found["stacks"][4]["reason"]
 
 
 def test_unbegun_trials_do_not_count_as_failed(
@@ -290,7 +290,7 @@ def test_time_limit_is_reason_of_incomplete_experiment(
     code = run_stacks(stacks.request(), options)
     found = json.loads(capsys.readouterr().out)
     assert (code, stacks.begun) == (ExitCode.BENCHMARK_FAILED, [])
-    assert found["reason"] == "not begun: --timeout was over before"
+    assert found["reason"] == "not started: --timeout had expired"
 
 
 def test_parallel_auto_needs_the_room(stacks: Stacks, capsys: pytest.CaptureFixture[str]) -> None:

@@ -226,10 +226,10 @@ async def test_locks_of_dead_local_processes_are_taken_over() -> None:
     notes: list[str] = []
 
     async def taken(*locks: tuple[str, int]) -> bool:
-        given = [Lock(user="me", host=host, pid=pid, at="") for host, pid in locks]
+        found = [Lock(user="me", host=host, pid=pid, at="") for host, pid in locks]
         dead = (41, 42)
         return await take_over(
-            given, stack="s", say=notes.append, host="here", is_alive=lambda pid: pid not in dead
+            found, stack="s", say=notes.append, host="here", is_alive=lambda pid: pid not in dead
         )
 
     assert await taken(("here", 41), ("here", 42))
@@ -262,7 +262,7 @@ def test_zombie_process_is_dead() -> None:
     assert not is_pulumi(os.getpid())
 
 
-# --- what the state says -------------------------------------------------------------------------
+# --- reading the state ---------------------------------------------------------------------------
 
 
 def pods_of(run_id: str) -> dict[str, Any]:
@@ -467,11 +467,11 @@ def test_program_is_found_in_an_installed_wheel(
 ) -> None:
     included = tomllib.loads((STACKS.parent / "pyproject.toml").read_text())["tool"]["hatch"]
     for source, place in included["build"]["targets"]["wheel"]["force-include"].items():
-        given, there = STACKS.parent / source, tmp_path / place
-        if given.is_dir():
-            shutil.copytree(given, there)
+        example, there = STACKS.parent / source, tmp_path / place
+        if example.is_dir():
+            shutil.copytree(example, there)
         else:
-            there.write_bytes(given.read_bytes())
+            there.write_bytes(example.read_bytes())
     monkeypatch.setattr(aiperf_svc, "__file__", str(tmp_path / "aiperf_svc" / "__init__.py"))
     program = project.find_program()
     assert program.infra == tmp_path / "aiperf_svc" / "_infra"

@@ -60,10 +60,10 @@ class Cli:
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
     """Set the successive leak reports. The last one repeats."""
-    given: list[LeakReport] = []
+    reports: list[LeakReport] = []
 
     async def look(*_: Any, **__: Any) -> LeakReport:
-        return given.pop(0) if len(given) > 1 else given[0]
+        return reports.pop(0) if len(reports) > 1 else reports[0]
 
     async def remove(*_: Any) -> None:
         return None
@@ -74,7 +74,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
     monkeypatch.setattr(teardown, "remove_roots", remove)
     monkeypatch.setattr(teardown, "QUIET_S", 0.0)
     monkeypatch.setattr(teardown, "WATCH_S", 0.0)
-    return given
+    return reports
 
 
 def removal_of(cli: Cli, notes: list[str]) -> StackRemoval:
@@ -108,16 +108,16 @@ async def test_pods_are_asked_to_end_while_pulumi_starts(
     reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports.append(CLEAN)
-    cli, asked = Cli(), list[tuple[list[str], tuple[str, ...] | None]]()
+    cli, calls = Cli(), list[tuple[list[str], tuple[str, ...] | None]]()
 
     async def remove(_: Cluster, wanted: StackObjects) -> None:
-        asked.append((list(cli.did), wanted.own))
+        calls.append((list(cli.did), wanted.own))
         raise Unreachable("no response")
 
     monkeypatch.setattr(teardown, "remove_roots", remove)
     record, notes = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
     await destroyed(cli, notes, record)
-    assert (asked, cli.did) == ([([], ("uid",))], ["destroy"])
+    assert (calls, cli.did) == ([([], ("uid",))], ["destroy"])
     assert notes == ["only Pulumi deletes the stack's pods: no response"]
 
 

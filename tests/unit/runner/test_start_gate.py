@@ -108,12 +108,12 @@ async def test_each_trial_has_a_start_that_all_share() -> None:
     round_ = Round("eu", "us")
     await round_.open(eu=eu, us=us)
     assert eu.trials == us.trials == [1, 2]
-    told = [
+    starts = [
         [at - round_.gates[name].offsets[n].ns for n, at in enumerate(run.started, start=1)]
         for name, run in (("eu", eu), ("us", us))
     ]
-    assert told[0] == told[1]
-    assert told[0][0] < told[0][1]
+    assert starts[0] == starts[1]
+    assert starts[0][0] < starts[0][1]
     assert [line.split(";")[0] for line in eu.notes] == ["ready", "starts with the others"]
 
 

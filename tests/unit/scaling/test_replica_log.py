@@ -182,9 +182,9 @@ def test_adapter_of_another_component_is_left_out(has_pod: bool) -> None:
             adapter(number, "decode"), adapter(number, "prefill"), adapter(number, "decode", "b")
         ):  # fmt: skip
             log.handle(ADAPTER, "MODIFIED", found, now_wall_ns=number, is_first=number == 1)
-        for of in ("graph-decode", "graph-prefill"):
-            scaler = autoscaler(number, of, ADAPTER)
-            scaler["metadata"]["name"] = f"hpa-{of}"
+        for name in ("graph-decode", "graph-prefill"):
+            scaler = autoscaler(number, name, ADAPTER)
+            scaler["metadata"]["name"] = f"hpa-{name}"
             log.handle("HorizontalPodAutoscaler", "MODIFIED", scaler, now_wall_ns=number)
     assert [change.source for change in log.report().changes] == [
         f"{ADAPTER} graph-decode",

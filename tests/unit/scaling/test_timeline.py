@@ -40,21 +40,21 @@ def there(name: str) -> Replica:
 
 
 def coming(name: str, created: float, **more: float) -> Replica:
-    given = {
+    defaults = {
         "created": created, "scheduled": created + 1, "pulled": created + 4,
         "running": created + 5, "loaded": created + 20, "ready": created + 22,
         "first_token": created + 24,
     }  # fmt: skip
-    return at_moments(name, given | more)
+    return at_moments(name, defaults | more)
 
 
 def result(
     decisions: tuple[DesiredChange, ...], replicas: tuple[Replica, ...], **load: Any
 ) -> ScalingResult:
-    given = {"begin_ns": at(0), "changes": STEP, "end_s": 240.0, **load}
+    defaults = {"begin_ns": at(0), "changes": STEP, "end_s": 240.0, **load}
     return scaling_of(
         ScalingReport(changes=decisions, replicas=replicas),
-        FollowedLoad(**given),
+        FollowedLoad(**defaults),
         lambda begin_s, end_s: begin_s + 45 if end_s - begin_s > 50 else None,
         limit="p",
     )
@@ -105,7 +105,7 @@ def test_autoscaler_and_workload_are_one_decision() -> None:
 
 
 def test_decision_of_an_event_answers_no_load() -> None:
-    (up,) = result((change(70, 1, 2),), (coming("b", 72),), asked_s=(69.5,)).scale_ups
+    (up,) = result((change(70, 1, 2),), (coming("b", 72),), requested_s=(69.5,)).scale_ups
     assert (up.load_changed_s, up.decision_s) == (None, None)
     assert up.recovery_s == 45.0
 

@@ -32,15 +32,17 @@ def rule(**keys: float | str) -> SteadyState:
     return SteadyState.model_validate(keys)
 
 
-def found(given: SteadyState, spans: list[tuple[float, float]], sent_s: float = 0.0) -> list[float]:
+def found(
+    steady_state: SteadyState, spans: list[tuple[float, float]], sent_s: float = 0.0
+) -> list[float]:
     """Return the steady part in seconds of requests with these starts and ends."""
     starts, ends = (np.rint(np.array(x) * S).astype(np.int64) for x in zip(*spans, strict=True))
-    return [time / S for time in steady_window(given, window(sent_s), starts, ends)]
+    return [time / S for time in steady_window(steady_state, window(sent_s), starts, ends)]
 
 
 def test_shares_are_of_the_time_of_sending() -> None:
-    given = rule(skip_start="10%", skip_end="25%")
-    assert found(given, [(0, 5), (80, 100)], sent_s=60) == [6.0, 45.0]
+    steady_state = rule(skip_start="10%", skip_end="25%")
+    assert found(steady_state, [(0, 5), (80, 100)], sent_s=60) == [6.0, 45.0]
 
 
 @pytest.mark.parametrize("stop_s", [0.0, 0.5])
@@ -93,8 +95,8 @@ def test_unconnected_requests_count_by_their_due_times() -> None:
     rows["outcome"][away], rows["error"][away] = Outcome.ERRORED, ErrorKind.CONNECT
     rows["start_wall_ns"][away] = 0
     every = LoadWindow(begin_ns=begin, ramp_ns=0, stop_ns=0, sent_until_ns=last, end_ns=last)
-    given = rule(skip_start="20%", skip_end="20%")
-    part = steady_part(fake_run.columns_of(rows), ClockMap([]), every, given, {})
+    steady_state = rule(skip_start="20%", skip_end="20%")
+    part = steady_part(fake_run.columns_of(rows), ClockMap([]), every, steady_state, {})
     due = (rows["due_wall_ns"][away] - begin) / S
     failed = np.count_nonzero((due >= part.begin_s) & (due < part.end_s))
     assert failed > 100

@@ -65,7 +65,7 @@ def test_bins_conserve_time_in_flight() -> None:
 
 
 @pytest.mark.parametrize("duration_s", [0.001, 0.9, 1.2, 59.0, 300.0, 86_400.0, 3_000_000.0])
-def test_there_are_never_too_many_bins(duration_s: float) -> None:
+def test_bins_do_not_exceed_the_maximum(duration_s: float) -> None:
     assert duration_s / bin_width_s(duration_s, 10**6) <= MAX_BINS
 
 
@@ -79,6 +79,6 @@ def test_few_requests_have_wide_bins() -> None:
     assert (found.completed_per_s[1:-1] > 0).all()
 
 
-def test_no_time_has_no_timeline() -> None:
+def test_empty_window_has_no_timeline() -> None:
     rows = PhaseRows(fake_run.columns_of(fake_run.make_rows(0)))
     assert timeline(rows, ClockMap(), TAGS, window(5, 5)) is None

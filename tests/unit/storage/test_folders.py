@@ -22,7 +22,7 @@ NOW = datetime(2026, 11, 21, 5, 31, 36, tzinfo=UTC)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Set the folder for temporary folders in this test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(folders, "LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr(folders, "MAX_SOCKET_PATH", 1000)
     return tmp_path
 
 

@@ -66,8 +66,8 @@ def test_file_ends_at_the_line_limit(
 ) -> None:
     monkeypatch.setattr(jsonl_file, "LINES_AT_ONCE", at_once)
     file = file_in(tmp_path, limit=3)
-    for place, size in enumerate(sizes):
-        file.append(batch(sum(sizes[:place]), size), size)
+    for index, size in enumerate(sizes):
+        file.append(batch(sum(sizes[:index]), size), size)
     file.write()
     assert numbers(tmp_path) == [0, 1, 2]
 
@@ -141,5 +141,5 @@ def test_bad_batch_costs_the_lines_only(tmp_path: Path) -> None:
     file.append(batch(0, 1), 1)
     file.append(b"nonsense", 1)
     file.write()
-    assert f"cannot make {tmp_path / 'lines.jsonl'}: ProtocolMismatch" in file.error
+    assert f"cannot create {tmp_path / 'lines.jsonl'}: ProtocolMismatch" in file.error
     assert list(tmp_path.iterdir()) == []

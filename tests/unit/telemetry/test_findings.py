@@ -41,7 +41,7 @@ def judged(*logs: SourceLog, **facts: Any) -> SystemReport:
 
 def server(pages: Iterable[Mapping[str, float]]) -> SourceLog:
     """Return a server with 25 pages. Its tokens increase, so it is not stale."""
-    return source({TOKENS: 100.0 * place} | dict(page) for place, page in enumerate(pages))
+    return source({TOKENS: 100.0 * index} | dict(page) for index, page in enumerate(pages))
 
 
 def check(report: SystemReport, name: str) -> Any:
@@ -184,8 +184,8 @@ def gpu(values: Iterable[Mapping[str, float]]) -> SourceLog:
     """Return a GPU, and a series that changes on each page."""
     label = '{gpu="0",UUID="GPU-1",Hostname="node-a"}'
     pages = [
-        {f"DCGM_FI_DEV_{k}{label}": v for k, v in page.items()} | {"tick": place}
-        for place, page in enumerate(values)
+        {f"DCGM_FI_DEV_{k}{label}": v for k, v in page.items()} | {"tick": index}
+        for index, page in enumerate(values)
     ]
     return source(pages, url="http://gpu/metrics", is_gpu=True)
 

@@ -9,7 +9,7 @@ import pytest
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.report.blocks import document, table_blocks
 from aiperf_svc.adapters.terminal import inference_tables
-from aiperf_svc.adapters.terminal.verdict_lines import MOST_ROWS, print_tables
+from aiperf_svc.adapters.terminal.verdict_lines import MAX_ROWS, print_tables
 from aiperf_svc.core.results.inference_result import SteadyStats, TurnOverflow
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -259,9 +259,9 @@ def test_distinct_prompts_are_not_mentioned(summary: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("finding", ["refused", "accepted", "unknown"])
 def test_requests_without_forced_length_are_named(summary: dict[str, Any], finding: str) -> None:
-    asked = {"finding": finding, "said": "Extra inputs [red]are not permitted", "requests": 2}
+    probe = {"finding": finding, "said": "Extra inputs [red]are not permitted", "requests": 2}
     text = printed(
-        changed(summary, topology={"dataset": {**DATASET, "forced_output_length": asked}})
+        changed(summary, topology={"dataset": {**DATASET, "forced_output_length": probe}})
     )
     line = (
         "Output length: before the load, the server refused ignore_eos and min_tokens "
@@ -317,7 +317,7 @@ def test_each_tier_of_goodput_is_a_row(summary: dict[str, Any]) -> None:
 
 
 def test_terminal_and_report_have_the_same_tables() -> None:
-    turns = MOST_ROWS + 10
+    turns = MAX_ROWS + 10
     found = inference_result(
         metrics={"request_throughput": MetricStats(unit="requests/sec", avg=8.0)},
         steady_state=SteadyStats(rule="the rule", begin_s=1.0, end_s=2.0, metrics={}),
@@ -335,22 +335,22 @@ def test_terminal_and_report_have_the_same_tables() -> None:
     assert '<td><i>–</i></td><td>8</td><td class="text">requests/sec</td>' in page
     assert "no request was started in the steady state" in text
     assert "No request was started in the steady state." in page
-    assert (text.count("75.0%"), page.count("<td>75.0%</td>")) == (MOST_ROWS, turns)
+    assert (text.count("75.0%"), page.count("<td>75.0%</td>")) == (MAX_ROWS, turns)
     assert "10 more in report.html" in text
 
 
 def test_interrupted_experiment_shows_how_to_resume(tmp_path: Path) -> None:
     content: dict[str, Any] = {"schema_version": "experiment/1", "search": None, "trials": []}
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "state": "cancelled",
         "reason": "interrupted by the user",
         "artifacts": tmp_path,
     }
-    text = printed(content, was_interrupted=True, **given)
+    text = printed(content, was_interrupted=True, **defaults)
     assert text.splitlines()[-1] == (
         f"to run the remaining trials: the same command with --resume {tmp_path}"
     )
-    assert "--resume" not in printed(content, **given)
+    assert "--resume" not in printed(content, **defaults)
 
 
 def test_measured_proxy_is_named(summary: dict[str, Any]) -> None:

@@ -61,10 +61,10 @@ class Panicking:
 
     def no_padding(self) -> None: ...
 
-    def encode(self, text: str, **how: bool) -> None:
+    def encode(self, text: str, **options: bool) -> None:
         raise Panic("index out of bounds")
 
-    def encode_batch_fast(self, texts: list[str], **how: bool) -> None:
+    def encode_batch_fast(self, texts: list[str], **options: bool) -> None:
         raise Panic("index out of bounds")
 
 
@@ -85,7 +85,7 @@ def test_interrupt_of_the_library_stays_one() -> None:
         LibraryTokenCounter("odd", tokenizer).count("text")
 
 
-def test_no_name_means_no_tokenizer() -> None:
+def test_config_without_a_name_loads_no_tokenizer() -> None:
     assert load_token_counter(Options()) is None
 
 

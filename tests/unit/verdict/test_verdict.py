@@ -119,7 +119,7 @@ def test_good_run_is_valid_and_lists_its_checks(evidence: Evidence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words", "remedy"),
+    ("fields", "message", "remedy"),
     [
         ({"requests": 0}, "no request was due before the end", "load.duration"),
         (
@@ -136,12 +136,12 @@ def test_good_run_is_valid_and_lists_its_checks(evidence: Evidence) -> None:
     ],
 )
 def test_run_without_success_states_whether_requests_were_sent(
-    fields: dict[str, Any], words: str, remedy: str
+    fields: dict[str, Any], message: str, remedy: str
 ) -> None:
     evidence = changed(OPEN, **{"completed": 0, "errored": 0, "unsent": 0, **fields})
     (found,) = [c for c in judge(evidence).checks if c.check == "successes"]
     assert found.severity == "invalid"
-    assert words in found.text
+    assert message in found.text
     assert remedy in found.remedy
 
 
@@ -249,8 +249,18 @@ def test_run_without_success_states_whether_requests_were_sent(
         ("finish_reasons", CLOSED, {"finish_reasons": {"no_content": 5_001}}, "invalid"),
         ("finish_reasons", CLOSED, {"completed": 100, "finish_reasons": {"other": 60}}, "invalid"),
         ("output_length", CLOSED, {"osl_off": 500}, "valid"),
-        ("output_length", CLOSED, {"osl_off": 501, "osl_asked": 10, "osl_made": 7}, "degraded"),
-        ("output_length", OPEN, {"osl_off": 10_000, "osl_asked": 10, "osl_made": 1}, "degraded"),
+        (
+            "output_length",
+            CLOSED,
+            {"osl_off": 501, "osl_requested": 10, "osl_generated": 7},
+            "degraded",
+        ),
+        (
+            "output_length",
+            OPEN,
+            {"osl_off": 10_000, "osl_requested": 10, "osl_generated": 1},
+            "degraded",
+        ),
     ],
 )
 def test_each_check_turns_at_its_limits(
@@ -291,7 +301,7 @@ def test_limiting_client_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    ("facts", "message"),
     [
         ({"workers": (replace(HEALTH, waited_share=0.02),)}, MORE_WORKERS),
         ({"workers": (replace(HEALTH, busy_share=0.2),)}, MORE_WORKERS),
@@ -305,14 +315,14 @@ def test_limiting_client_is_named() -> None:
         ({"workers": (BUSY,), "fastest_ms": 2.0}, MORE_WORKERS),
     ],
 )
-def test_more_cpu_is_advised_only_to_starved_clients(facts: dict[str, Any], words: str) -> None:
+def test_more_cpu_is_advised_only_to_starved_clients(facts: dict[str, Any], message: str) -> None:
     found = judge(
         changed(CLOSED, held_ratio=0.5, bounds=(replace(BOUND, with_lag_ms=130),), **facts)
     )
     remedies = {r.check: r.remedy for r in found.reasons if r.check in CLIENT_EFFECTS}
     assert remedies.keys() == {"concurrency", "schedule_lag"}
-    assert all(words in remedy for remedy in remedies.values())
-    assert (words == MORE_WORKERS) is all(MORE_WORKERS in each for each in remedies.values())
+    assert all(message in remedy for remedy in remedies.values())
+    assert (message == MORE_WORKERS) is all(MORE_WORKERS in each for each in remedies.values())
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ RECORDED = Path(__file__).parent / "recorded" / "lm-eval"
 
 
 def config_of(**spec: Any) -> WorkloadConfig[Any]:
-    given = {"url": "http://s:8000/v1", "model": "m", "tasks": ["sums"], **spec}
-    return tool_config("lm-eval", **given)
+    keys = {"url": "http://s:8000/v1", "model": "m", "tasks": ["sums"], **spec}
+    return tool_config("lm-eval", **keys)
 
 
 def recorded(task: str, what: str) -> bytes:

@@ -13,12 +13,12 @@ from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
 from tests.support.tool_runs import make_ranks, tool_config
 
 SAMPLE = (Path(__file__).parent / "samples" / "nccl-tests-2.18.3-all-reduce.txt").read_text()
-OF_SAMPLE: dict[str, Any] = {"min_bytes": "1Mi", "max_bytes": "64Mi"}
+SAMPLE_SPEC: dict[str, Any] = {"min_bytes": "1Mi", "max_bytes": "64Mi"}
 GPU = {"nvidia.com/gpu": 1}
 
 
 def config_of(devices: dict[str, int] = GPU, **spec: Any) -> WorkloadConfig[Any]:
-    return tool_config("nccl", on={"devices": devices}, **OF_SAMPLE | spec)
+    return tool_config("nccl", on={"devices": devices}, **SAMPLE_SPEC | spec)
 
 
 def reading_of(text: str, **spec: Any) -> Reading:

@@ -5,13 +5,7 @@ from itertools import combinations
 import msgspec
 import pytest
 
-from aiperf_svc.workloads.pairs import (
-    at_the_same_time,
-    circle_rounds,
-    pair_labels,
-    pair_name,
-    pairs,
-)
+from aiperf_svc.workloads.pairs import circle_rounds, group_steps, pair_labels, pair_name, pairs
 from aiperf_svc.workloads.steps import Command, Step
 from tests.support.tool_runs import make_ranks, tool_config
 
@@ -72,7 +66,7 @@ def step_on(name: str, *ranks: int) -> Step:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "most_nodes", "expected"),
+    ("nodes", "max_nodes", "expected"),
     [
         ((0, 1, 2, 3), None, [1, 1, 2, 2]),
         ((0, 1, 2, 3), 2, [1, 2, 3, 4]),
@@ -81,11 +75,11 @@ def step_on(name: str, *ranks: int) -> Step:
     ids=["nodes of their own", "two nodes at once", "one node"],
 )
 def test_steps_of_different_nodes_form_a_group(
-    nodes: tuple[int, ...], most_nodes: int | None, expected: list[int]
+    nodes: tuple[int, ...], max_nodes: int | None, expected: list[int]
 ) -> None:
     ranks = [
         msgspec.structs.replace(RANKS[0], number=n, node=f"node-{at}") for n, at in enumerate(nodes)
     ]
     steps = [step_on("a", 0, 1), step_on("b", 2, 3), step_on("c", 1, 2), step_on("d", 0, 3)]
-    found = at_the_same_time(steps, ranks, most_nodes=most_nodes)
+    found = group_steps(steps, ranks, max_nodes=max_nodes)
     assert [each.group for each in found] == expected

@@ -12,12 +12,12 @@ from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
 from tests.support.tool_runs import make_ranks, recorded, tool_config
 
 MEASURED = json.loads(recorded("pytorch/alexnet-train-bfloat16-debian-1.13.json"))
-OF_RUN: dict[str, Any] = {"model": "alexnet", "batch_size": 2, "iterations": 3}
+RUN_SPEC: dict[str, Any] = {"model": "alexnet", "batch_size": 2, "iterations": 3}
 """Keys of the recorded run's spec."""
 
 
 def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[Any]:
-    return tool_config("pytorch", on=placed, **OF_RUN | spec)
+    return tool_config("pytorch", on=placed, **RUN_SPEC | spec)
 
 
 def left_by(process: int = 0, **changes: Any) -> dict[str, bytes]:

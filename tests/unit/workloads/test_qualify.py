@@ -8,7 +8,7 @@ from msgspec import structs
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS
+from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MAX_SUSPECTS
 from aiperf_svc.core.qualify.measurements import Limit, Measurement
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_id import non_defaults
@@ -108,14 +108,18 @@ def test_round_pairs_the_same_nodes_in_new_pods() -> None:
     first = make_ranks(4)
     again = tuple(structs.replace(rank, node=f"node-{(rank.number + 1) % 4}") for rank in first)
     for number in (1, 2, 3):
-        one, other = (steps(parsed(UCX), of, stage="ucx", round=number) for of in (first, again))
+        one, other = (
+            steps(parsed(UCX), rates, stage="ucx", round=number) for rates in (first, again)
+        )
         assert [step.name for step in one] == [step.name for step in other]
 
 
 @pytest.mark.parametrize(
-    ("problem", "needless"), [("", {2}), ("exit code 1", {2, 3, 4})], ids=["good", "failed"]
+    ("problem", "unnecessary"), [("", {2}), ("exit code 1", {2, 3, 4})], ids=["good", "failed"]
 )
-def test_trials_without_enough_good_nodes_are_needless(problem: str, needless: set[int]) -> None:
+def test_trials_without_enough_good_nodes_are_unnecessary(
+    problem: str, unnecessary: set[int]
+) -> None:
     config = parsed(FIO, IPERF, count=2)
     trials = [each.trial for each in trial_configs(config)]
     measured = (
@@ -128,8 +132,8 @@ def test_trials_without_enough_good_nodes_are_needless(problem: str, needless: s
         ),
     )
     ended = [TrialRow(TrialOutcome(trials[0], "done", "", None), None, measured)]
-    assert WORKLOAD.needless(config, trials, ended, is_local=False) == needless
-    assert WORKLOAD.needless(config, trials, [], is_local=False) == set()
+    assert WORKLOAD.unnecessary_trials(config, trials, ended, is_local=False) == unnecessary
+    assert WORKLOAD.unnecessary_trials(config, trials, [], is_local=False) == set()
 
 
 def test_round_leaves_out_failed_nodes() -> None:
@@ -155,7 +159,7 @@ def test_suspects_are_measured_one_after_the_other() -> None:
 
 def test_planned_suspects_alone_are_single_nodes() -> None:
     found = steps(parsed(FIO), make_ranks(4), stage="fio", round="suspects")
-    assert [step.ranks for step in found] == [(0,)] * 2 * (MOST_SUSPECTS + GOOD_ALONE)
+    assert [step.ranks for step in found] == [(0,)] * 2 * (MAX_SUSPECTS + GOOD_ALONE)
     once = steps(parsed(FIO), make_ranks(4), stage="fio")
     assert {step.timeout_ns for step in found} == {step.timeout_ns for step in once}
 

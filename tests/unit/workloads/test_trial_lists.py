@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.workloads.previews.trial_lists import MOST_ROWS, as_json, as_lines, headline
+from aiperf_svc.workloads.previews.trial_lists import MAX_ROWS, as_json, as_lines, headline
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_configs
 from tests.support.small_configs import small_benchmark
@@ -71,13 +71,13 @@ def test_step_of_a_workload_has_a_longest_time() -> None:
 
 
 def test_long_list_is_cut_but_whole_as_json() -> None:
-    number = MOST_ROWS + 7
+    number = MAX_ROWS + 7
     config = parse_benchmark(
         data_of({"product": {"load.concurrency": list(range(1, number + 1))}}, LOAD), "f"
     )
     members = trial_configs(config)
     lines = as_lines(config, members)
-    assert len(lines) == 2 + MOST_ROWS + 1
+    assert len(lines) == 2 + MAX_ROWS + 1
     assert lines[-1] == "  … and 7 more"
     found = as_json(config, members)
     assert len(found["trials"]) == number

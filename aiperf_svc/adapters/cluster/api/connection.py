@@ -36,7 +36,7 @@ MESSAGE_LIMIT = 2_000
 FOREIGN_LIMIT = 80
 """Maximum length of a response that does not come from an API server, in characters."""
 ATTEMPTS = 4
-LONGEST_WAIT_S = 5.0
+MAX_WAIT_S = 5.0
 """Longest wait, in seconds, before repeating a request that was refused as overloaded (429)."""
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -277,7 +277,7 @@ class Cluster:
                 break
             # A 429 means that the server did nothing, so the request can be repeated.
             wait = response.headers.get("Retry-After", "1")
-            await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, LONGEST_WAIT_S))
+            await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, MAX_WAIT_S))
         if response.status >= 300:
             raise _refused(response.status, content, path)
         return response.status, content
@@ -288,17 +288,17 @@ class Cluster:
         except ValueError:
             decoded = None
         if not isinstance(decoded, dict):
-            words = one_line(content.decode(errors="replace"), limit=FOREIGN_LIMIT)
+            text = one_line(content.decode(errors="replace"), limit=FOREIGN_LIMIT)
             raise Unreachable(
-                f"{self.server}{path} is not Kubernetes' API: its response is {words!r}"
+                f"{self.server}{path} is not Kubernetes' API: its response is {text!r}"
             )
         return decoded
 
     def _unreachable(self, error: BaseException) -> Unreachable:
-        return Unreachable(f"the cluster at {self.server} does not respond: {_words(error)}")
+        return Unreachable(f"the cluster at {self.server} does not respond: {_error_text(error)}")
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Describe why there is no response, without aiohttp's terms."""
     match error:
         case TimeoutError():

@@ -130,8 +130,8 @@ def _is_url(server: str) -> bool:
 def _copies(auth: Any) -> Iterator[Path]:
     """Yield the files into which kr8s copied inline content of the kubeconfig or of a plugin."""
     # kr8s has no public attribute for the files that are copies.
-    given = {**getattr(auth, "_user", {}), **getattr(auth, "_cluster", {})}
+    settings = {**getattr(auth, "_user", {}), **getattr(auth, "_cluster", {})}
     for key, attribute in _INLINE:
         name = getattr(auth, attribute)
-        if key in given and name:
+        if key in settings and name:
             yield Path(name)

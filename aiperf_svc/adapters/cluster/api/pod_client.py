@@ -1,6 +1,6 @@
 """Small API client for the pods of a stack. Uses only the standard library.
 
-The deadline's pod runs beside every stack and requests memory for as long as the stack exists
+The deadline's pod runs with every stack and requests memory for as long as the stack exists
 (figures in docs/decisions/0012-kubernetes-clients.md).
 """
 

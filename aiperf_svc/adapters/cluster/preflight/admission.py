@@ -37,7 +37,7 @@ in a dry run."""
 DEFAULT = "default"
 UNNAMED = "-00000000"
 """Placeholder in manifests for the suffix that Pulumi appends to a name."""
-LONGEST_NAME = 45
+MAX_NAME_LENGTH = 45
 """Number of characters that the empty namespace's name takes from the stack's namespace. Names have
 at most 63."""
 SCRATCH_S = 60
@@ -59,8 +59,8 @@ async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) ->
     """Dry-run the smallest pod of the stack. Raises Unreachable."""
     lacking = await denied(cluster, probe_rights(namespace))
     if lacking:
-        words = f"not allowed in namespace {namespace}: {', '.join(map(str, sorted(lacking)))}"
-        return Check(ADMISSION, "not checked", words)
+        detail = f"not allowed in namespace {namespace}: {', '.join(map(str, sorted(lacking)))}"
+        return Check(ADMISSION, "not checked", detail)
     pod = idle_pod(plan, plan.identity.name(PREFLIGHT))
     try:
         await cluster.post(f"/api/v1/namespaces/{namespace}/pods", pod, dryRun="All")
@@ -142,14 +142,14 @@ async def try_objects(
     name = _empty_name(whole[0])
     removal = Right("", "namespaces", "delete", name=name)
     if await denied(cluster, (removal,)):
-        words = f"no empty namespace is created to try the objects in: you may not {removal}"
-        return Check(ADMISSION, "not checked", words)
+        detail = f"no empty namespace is created to try the objects in: you may not {removal}"
+        return Check(ADMISSION, "not checked", detail)
     try:
         async with _empty_namespace(cluster, whole[0], name):
             return await inside_of(name, "in an empty namespace with the labels of the stack's")
     except Refused as error:
-        words = f"no empty namespace could be created to try the objects in: {error}"
-        return Check(ADMISSION, "not checked", words)
+        detail = f"no empty namespace could be created to try the objects in: {error}"
+        return Check(ADMISSION, "not checked", detail)
 
 
 def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
@@ -168,12 +168,12 @@ def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
         if why not in unclear
     ]
     more = [f"{len(lines) - SHOWN} more reasons"] if len(lines) > SHOWN else []
-    words = "; ".join([*lines[:SHOWN], *more])
+    detail = "; ".join([*lines[:SHOWN], *more])
     number_refused = sum(len(kinds) for why, kinds in reasons.items() if why not in unclear)
     return Check(
         ADMISSION,
         "failed",
-        f"{number_refused} of {number} objects of the stack are refused {where}: {words}",
+        f"{number_refused} of {number} objects of the stack are refused {where}: {detail}",
         RULE_REMEDY,
     )
 
@@ -227,7 +227,7 @@ async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refus
 
 
 def _empty_name(like: Json) -> str:
-    begin = like["metadata"]["name"].removesuffix(UNNAMED)[:LONGEST_NAME]
+    begin = like["metadata"]["name"].removesuffix(UNNAMED)[:MAX_NAME_LENGTH]
     return f"{begin}-{PREFLIGHT}-{secrets.token_hex(3)}"
 
 

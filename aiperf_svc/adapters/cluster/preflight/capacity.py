@@ -76,12 +76,12 @@ def used_by_node(pods: Iterable[Json]) -> dict[str, dict[str, float]]:
 
 def _requests(pod: Json) -> dict[str, float]:
     total: defaultdict[str, float] = defaultdict(float)
-    beside = (
+    sidecars = (
         each
         for each in pod["spec"].get("initContainers") or ()
         if each.get("restartPolicy") == "Always"
     )
-    for container in (*(pod["spec"].get("containers") or ()), *beside):
+    for container in (*(pod["spec"].get("containers") or ()), *sidecars):
         for resource, value in (container.get("resources", {}).get("requests") or {}).items():
             total[resource] += parse_quantity(value)
     return total
@@ -137,18 +137,18 @@ def judge_capacity(
             "add nodes, or lower the replicas of events: a trial is invalid whose event fails",
         )
     missing = _missing(plan, free, unplaced)
-    words = f"{_requested(plan)} wanted, {_free_text(plan, free)} free on {where}: {missing}"
+    detail = f"{_requested(plan)} wanted, {_free_text(plan, free)} free on {where}: {missing}"
     if can_grow:
         return Check(
             "capacity",
             "warning",
-            f"{words}; the cluster has to add nodes",
+            f"{detail}; the cluster has to add nodes",
             "allow enough time for that: deployment.ready_timeout",
         )
     return Check(
         "capacity",
         "failed",
-        words,
+        detail,
         "add nodes, lower the pods' requests (workers, deployment.pods) or change "
         "deployment.placement",
     )
@@ -170,13 +170,13 @@ def place_pods(
     """Place the pods of a stack: `replicas` of each pod by name, or the numbers in the plan.
     Returns the free resources of the nodes afterwards, and the number of replicas without room by
     pod. The indexes of a Job may wait for those of other Jobs."""
-    nodes, most = _copies(free), replicas or {}
+    nodes, counts = _copies(free), replicas or {}
     of_jobs = {job.pod.name for job in plan.jobs}
     largest_first = sorted(plan.scheduled, key=lambda pod: pod.size, reverse=True)
     unplaced: Counter[str] = Counter()
     for pod in largest_first:
         if pod.name not in of_jobs:
-            unplaced[pod.name] = _place_pod(pod, nodes, most.get(pod.name, pod.replicas))
+            unplaced[pod.name] = _place_pod(pod, nodes, counts.get(pod.name, pod.replicas))
     without_jobs = _copies(nodes)
     for pod in largest_first:
         if pod.name in of_jobs and _place_pod(pod, nodes, pod.replicas):
@@ -191,9 +191,9 @@ def _copies(rooms: Sequence[Room]) -> list[Room]:
 def _place_pod(pod: PodPlan, nodes: Sequence[Room], replicas: int) -> int:
     """Place replicas of a pod; return how many have no room."""
     requested, left = node_requests(pod), replicas
-    most = 1 if pod.replicas_on == "apart" else left
+    per_node = 1 if pod.replicas_on == "apart" else left
     for room in (each for each in nodes if admits(each, pod)):
-        placed = min(left, most, _fitting(room, requested))
+        placed = min(left, per_node, _fitting(room, requested))
         for resource, value in _reported(room, requested).items():
             room.free[resource] = room.free.get(resource, 0.0) - value * placed
         left -= placed
@@ -258,11 +258,11 @@ def _missing(plan: StackPlan, free: Sequence[Room], unplaced: Mapping[str, int])
         if not number:
             continue
         some = f"{number:,} " if number == pod.replicas else f"{number:,} of {pod.replicas:,} "
-        words = pod.name if pod.replicas == 1 else some + pod.name
+        detail = pod.name if pod.replicas == 1 else some + pod.name
         why = _reason(pod, free)
         if not why and not any(_fits(room, pod) for room in free):
-            words += f" ({_request_text(pod, free)})"
-        groups[why].append(words)
+            detail += f" ({_request_text(pod, free)})"
+        groups[why].append(detail)
     return "; ".join(f"no room for {', '.join(pods)}{why}" for why, pods in groups.items())
 
 
@@ -316,33 +316,35 @@ def judge_rank_nodes(
     needed = f"{ranks.replicas} ranks apart need {ranks.replicas} nodes"
     if len(suitable) >= ranks.replicas:
         return Check(RANK_NODES, "ok", f"{needed}; {len(suitable)} are suitable")
-    words = f"{needed}, and {len(suitable)} of the cluster's {len(nodes)} are suitable"
+    detail = f"{needed}, and {len(suitable)} of the cluster's {len(nodes)} are suitable"
     if can_grow:
-        return Check(RANK_NODES, "warning", f"{words}: the cluster has to add nodes")
+        return Check(RANK_NODES, "warning", f"{detail}: the cluster has to add nodes")
     return Check(
         RANK_NODES,
         "failed",
-        words,
+        detail,
         "set deployment.ranks.nodes to any or together, or add nodes",
         is_config_error=True,
     )
 
 
 def _judge_named(named: Sequence[str], nodes: Sequence[Json], free: Sequence[Room]) -> Check:
-    there = {node["metadata"]["name"] for node in nodes}
-    missing = [name for name in named if name not in there]
+    existing = {node["metadata"]["name"] for node in nodes}
+    missing = [name for name in named if name not in existing]
     if missing:
         return Check(
             RANK_NODES,
             "failed",
-            f"the cluster has no node {', '.join(missing)}; it has {', '.join(sorted(there))}",
+            f"the cluster has no node {', '.join(missing)}; it has {', '.join(sorted(existing))}",
             "correct deployment.ranks.nodes",
             is_config_error=True,
         )
     closed = [name for name in named if name not in {room.name for room in free}]
     if closed:
-        words = f"{', '.join(closed)}: not ready, or cordoned"
-        return Check(RANK_NODES, "failed", words, "open the node, or change deployment.ranks.nodes")
+        detail = f"{', '.join(closed)}: not ready, or cordoned"
+        return Check(
+            RANK_NODES, "failed", detail, "open the node, or change deployment.ranks.nodes"
+        )
     return Check(RANK_NODES, "ok", f"the cluster has {', '.join(named)}")
 
 
@@ -378,7 +380,7 @@ async def read_placed(cluster: Cluster, *, is_auto: bool) -> Placed | None:
 def fits_beside(
     running: Sequence[StackPlan], plan: StackPlan, nodes: Sequence[Json], pods: Sequence[Json]
 ) -> bool:
-    """Return whether a stack fits beside the running ones.
+    """Return whether a stack fits in addition to the running ones.
 
     A running stack counts by its plan until all its pods have nodes, and then by its pods.
     """

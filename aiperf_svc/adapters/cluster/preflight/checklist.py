@@ -91,7 +91,7 @@ async def preflight(
     return tuple(run.done)
 
 
-class Look(Protocol):
+class RepeatedCheck(Protocol):
     """Reads the cluster again and judges the room for the stack: as it is, or as if the cluster
     were otherwise empty."""
 
@@ -131,7 +131,7 @@ class _Preflight:
         if plan.jobs:
             remedy = "leave out experiment.fan_out: each shape then has a stack of its own"
             self._add(judge_version(cluster.version, "experiment.fan_out: jobs", remedy))
-        elif any(each.is_beside for pod in plan.pods for each in pod.preparations):
+        elif any(each.is_sidecar for pod in plan.pods for each in pod.preparations):
             remedy = "leave these events out"
             self._add(judge_version(cluster.version, "events delay and loss", remedy))
         self._add(await check_tokenizer(plan.config))
@@ -171,8 +171,8 @@ class _Preflight:
 
     def _image_on_nodes(self, nodes: list[Json] | None) -> Check:
         if nodes is None:
-            words = "not allowed to list nodes; the first pod shows whether the image is there"
-            return Check("image", "not checked", words)
+            detail = "not allowed to list nodes; the first pod shows whether the image is there"
+            return Check("image", "not checked", detail)
         return judge_image(self._plan, nodes)
 
     async def _admission(self) -> None:
@@ -180,8 +180,8 @@ class _Preflight:
             try:
                 objects = await self._objects
             except EnvironmentProblem as error:
-                words = f"the stack's objects are unknown: {error}"
-                self._add(Check(ADMISSION, "not checked", words))
+                detail = f"the stack's objects are unknown: {error}"
+                self._add(Check(ADMISSION, "not checked", detail))
             else:
                 release = self._plan.release
                 check = await try_objects(
@@ -207,8 +207,8 @@ class _Preflight:
         try:
             found = await find_object(self._cluster, path) if wanted.name else None
         except Refused as error:
-            words = f"namespace {wanted.name} cannot be read: {error}"
-            self._add(Check("namespace", "not checked", words))
+            detail = f"namespace {wanted.name} cannot be read: {error}"
+            self._add(Check("namespace", "not checked", detail))
             self._exists = wanted.mode == "existing"
             return True
         check = judge_namespace(self._plan, found)
@@ -249,18 +249,18 @@ class _Preflight:
             self._cluster, f"{inside}/pods", labelSelector=_selector(self._plan), limit="1"
         )
 
-        async def look(*, is_empty: bool) -> Check:
+        async def repeat(*, is_empty: bool) -> Check:
             found = await try_list(self._cluster, f"{inside}/resourcequotas") or []
             if is_empty:
                 found = [{**each, "status": {}} for each in found]
             return judge_quotas(self._plan, found, ranges, nodes)
 
         if is_up and quotas:
-            words = "the stack exists already, and its own pods count as used"
-            self._add(Check("quota", "not checked", words))
+            detail = "the stack exists already, and its own pods count as used"
+            self._add(Check("quota", "not checked", detail))
         else:
             check = judge_quotas(self._plan, quotas, ranges, nodes)
-            self._add(await self._with_room(check, look))
+            self._add(await self._with_room(check, repeat))
         self._add(judge_limit_ranges(self._plan, ranges))
 
     async def _capacity(self, nodes: list[Json] | None) -> None:
@@ -277,12 +277,12 @@ class _Preflight:
             is_queued = plan.queue is not None and check.state == "failed"
             return msgspec.structs.replace(check, state="warning") if is_queued else check
 
-        async def look(*, is_empty: bool) -> Check:
+        async def repeat(*, is_empty: bool) -> Check:
             nonlocal nodes, pods
             nodes, pods = await try_list(self._cluster, "/api/v1/nodes"), await self._placed_pods()
             return judge(nodes or [], [] if is_empty else pods)
 
-        self._add(await self._with_room(judge(nodes, pods), look))
+        self._add(await self._with_room(judge(nodes, pods), repeat))
         nodes = nodes or []
         free = rooms(nodes, pods or (), stack=plan.identity.stack)
         self._add(judge_limits(plan, free))
@@ -294,9 +294,9 @@ class _Preflight:
     async def _placed_pods(self) -> list[Json] | None:
         return await try_list(self._cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
 
-    async def _with_room(self, check: Check, look: Look) -> Check:
+    async def _with_room(self, check: Check, repeat: RepeatedCheck) -> Check:
         begun_mono_s = time.monotonic()
-        found = await until_room(check, look, wait_ns=self._wait_ns, tell=self._on_check)
+        found = await until_room(check, repeat, wait_ns=self._wait_ns, tell=self._on_check)
         if check.state == "failed":
             waited_ns = math.ceil(time.monotonic() - begun_mono_s) * SECOND_NS
             self._wait_ns = max(0, self._wait_ns - waited_ns)
@@ -316,16 +316,16 @@ class _Preflight:
             return
         names = ", ".join(wanted)
         if not self._exists:
-            words = f"a new namespace cannot have {names}"
+            detail = f"a new namespace cannot have {names}"
             remedy = "use deployment.namespace.mode: existing, or give the nodes the rights to pull"
-            self._add(Check(PULL_SECRETS, "failed", words, remedy))
+            self._add(Check(PULL_SECRETS, "failed", detail, remedy))
             return
         path = f"/api/v1/namespaces/{self._namespace}/secrets"
         missing = [name for name in wanted if await _is_absent(self._cluster, f"{path}/{name}")]
         if missing:
-            words = f"namespace {self._namespace} has no Secret {', '.join(missing)}"
+            detail = f"namespace {self._namespace} has no Secret {', '.join(missing)}"
             remedy = "kubectl create secret docker-registry …"
-            self._add(Check(PULL_SECRETS, "failed", words, remedy))
+            self._add(Check(PULL_SECRETS, "failed", detail, remedy))
         else:
             self._add(Check(PULL_SECRETS, "ok", f"the namespace has {names}"))
 
@@ -340,27 +340,27 @@ class _Preflight:
 
 async def until_room(
     check: Check,
-    look: Look,
+    repeat: RepeatedCheck,
     *,
     wait_ns: int,
     tell: OnCheck | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Check:
-    """Repeat a check of the room until it passes or the waiting time is over, and return the last
+    """Repeat a check of the room until it passes or `wait_ns` has elapsed, and return the last
     result. Return at once if the stack would not fit even into the empty cluster. Raises
     Unreachable."""
-    if check.state != "failed" or not wait_ns or (await look(is_empty=True)).state == "failed":
+    if check.state != "failed" or not wait_ns or (await repeat(is_empty=True)).state == "failed":
         return check
     limit = format_duration(wait_ns)
     if tell is not None:
-        words = f"{check.detail}; waiting at most {limit} for others to free it"
-        tell(Check(check.name, "warning", words, "deployment.wait_for_room is the longest time"))
+        detail = f"{check.detail}; waiting at most {limit} for others to free it"
+        tell(Check(check.name, "warning", detail, "deployment.wait_for_room is the longest time"))
     give_up_mono_s = time.monotonic() + wait_ns / SECOND_NS
     while check.state == "failed" and (left_s := give_up_mono_s - time.monotonic()) > 0:
         await sleep(min(ROOM_POLL_S, left_s))
-        check = await look(is_empty=False)
+        check = await repeat(is_empty=False)
     if check.state == "failed":
-        check = msgspec.structs.replace(check, detail=f"{check.detail}, also after {limit}")
+        check = msgspec.structs.replace(check, detail=f"{check.detail}, even after {limit}")
     return check
 
 
@@ -386,8 +386,8 @@ def judge_version(version: str, key: str, remedy: str) -> Check:
         return Check("version", "not checked", f"the cluster's version {version!r} is not a number")
     needed = ".".join(map(str, FIRST_VERSION))
     if (int(found[1]), int(found[2])) < FIRST_VERSION:
-        words = f"the cluster is {version}; {key} needs {needed} or later"
-        return Check("version", "failed", words, remedy)
+        detail = f"the cluster is {version}; {key} needs {needed} or later"
+        return Check("version", "failed", detail, remedy)
     return Check("version", "ok", f"{version} has what {key} needs ({needed})")
 
 
@@ -426,11 +426,11 @@ async def check_claims(cluster: Cluster, plan: StackPlan) -> Check | None:
     path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     missing = [name for name in wanted if await _is_absent(cluster, f"{path}/{name}")]
     if missing:
-        words = (
+        detail = (
             f"namespace {namespace} has no PersistentVolumeClaim {', '.join(missing)}, which "
             "deployment.target.volumes names"
         )
-        return Check(VOLUMES, "failed", words, "create it, or name another claim")
+        return Check(VOLUMES, "failed", detail, "create it, or name another claim")
     return Check(VOLUMES, "ok", f"the namespace has {', '.join(wanted)}")
 
 
@@ -448,11 +448,13 @@ async def check_scaling(cluster: Cluster, plan: StackPlan) -> Check | None:
     needed = [right for right in missing if right.resource == "pods"]
     where = f"in namespace {pods.namespace}"
     if needed:
-        words = f"the replicas cannot be watched {where}: {', '.join(map(str, sorted(needed)))}"
-        return Check(SCALING, "failed", words, "ask for the role aiperf-scaling of docs/scaling.md")
+        detail = f"the replicas cannot be watched {where}: {', '.join(map(str, sorted(needed)))}"
+        return Check(
+            SCALING, "failed", detail, "ask for the role aiperf-scaling of docs/scaling.md"
+        )
     if missing:
-        words = f"not seen {where}: {', '.join(map(str, sorted(missing)))}"
-        return Check(SCALING, "warning", words, "docs/scaling.md has the role aiperf-scaling")
+        detail = f"not seen {where}: {', '.join(map(str, sorted(missing)))}"
+        return Check(SCALING, "warning", detail, "docs/scaling.md has the role aiperf-scaling")
     return Check(SCALING, "ok", f"replicas and what scales them can be watched {where}")
 
 
@@ -472,17 +474,17 @@ async def check_priorities(cluster: Cluster, plan: StackPlan) -> Check | None:
     try:
         listed = await cluster.get("/apis/scheduling.k8s.io/v1/priorityclasses")
     except Refused as error:
-        words = f"not allowed to list priority classes ({', '.join(wanted)}): {error}"
-        return Check(PRIORITY, "not checked", words)
+        detail = f"not allowed to list priority classes ({', '.join(wanted)}): {error}"
+        return Check(PRIORITY, "not checked", detail)
     known = {each["metadata"]["name"]: each for each in listed["items"]}
     missing = [name for name in wanted if name not in known]
     if missing:
-        there = ", ".join(sorted(name for name in known if not name.startswith("system-")))
+        existing = ", ".join(sorted(name for name in known if not name.startswith("system-")))
         return Check(
             PRIORITY,
             "failed",
             f"the cluster has no PriorityClass {' and no '.join(missing)}; it has "
-            f"{there or 'none of its own'}",
+            f"{existing or 'none of its own'}",
             "correct placement.priority_class, or create the class",
         )
     found = [f"{name} ({_priority(known[name])})" for name in wanted]
@@ -500,25 +502,25 @@ async def check_queue(cluster: Cluster, plan: StackPlan) -> Check | None:
     except Refused as error:
         return Check(QUEUE, "not checked", f"the LocalQueues cannot be read: {error}")
     if listed is None:
-        words = f"the cluster has no Kueue, and deployment.queue is {name}"
-        return Check(QUEUE, "failed", words, "install Kueue, or leave out deployment.queue")
+        detail = f"the cluster has no Kueue, and deployment.queue is {name}"
+        return Check(QUEUE, "failed", detail, "install Kueue, or leave out deployment.queue")
     known = {each["metadata"]["name"]: each for each in listed["items"]}
     if name not in known:
-        words = (
+        detail = (
             f"namespace {namespace} has no LocalQueue {name}; it has "
             f"{', '.join(sorted(known)) or 'none'}"
         )
-        return Check(QUEUE, "failed", words, "correct deployment.queue, or create the LocalQueue")
+        return Check(QUEUE, "failed", detail, "correct deployment.queue, or create the LocalQueue")
     active = conditions_of(known[name]).get("Active", {})
     if active.get("status", "True") != "True":
-        words = f"LocalQueue {name} is not active: {one_line(active.get('message') or '')}"
-        return Check(QUEUE, "failed", words, "ask its owner: it would never admit the stack")
+        detail = f"LocalQueue {name} is not active: {one_line(active.get('message') or '')}"
+        return Check(QUEUE, "failed", detail, "ask its owner: it would never admit the stack")
     waiting = known[name].get("status", {}).get("pendingWorkloads", 0)
-    words = f"LocalQueue {name} is active; {waiting} wait in it"
+    detail = f"LocalQueue {name} is active; {waiting} wait in it"
     if DEFAULT_QUEUE in known:
-        words += f"; LocalQueue {DEFAULT_QUEUE} takes pods that name no queue, as the deadline's"
-        return Check(QUEUE, "warning", words, "give it quota: the start waits for that pod")
-    return Check(QUEUE, "ok", words)
+        detail += f"; LocalQueue {DEFAULT_QUEUE} takes pods that name no queue, as the deadline's"
+        return Check(QUEUE, "warning", detail, "give it quota: the start waits for that pod")
+    return Check(QUEUE, "ok", detail)
 
 
 def _priority(found: Json) -> str:
@@ -550,8 +552,8 @@ async def check_tokenizer(config: Config) -> Check | None:
             "path",
         )
     except hub_files.HubUnreachable as error:
-        words = f"cannot reach {hub} from here: {one_line(str(error))}; the pods fetch {name!r}"
-        return Check(TOKENIZER, "not checked", words)
+        detail = f"cannot reach {hub} from here: {one_line(str(error))}; the pods fetch {name!r}"
+        return Check(TOKENIZER, "not checked", detail)
     return Check(TOKENIZER, "ok", f"{hub} has {name!r}, which the pods fetch")
 
 

@@ -28,7 +28,7 @@ from aiperf_svc.core.cluster.facts import NodeFacts
 
 FIRST_LEASE_S = 15.0
 """Longest wait for the clock of a new node. A kubelet creates its lease after ten seconds."""
-LOOK_S = 1.0
+POLL_S = 1.0
 """Seconds between two reads of the nodes."""
 NEW_NODE_S = 60.0
 """Age up to which a node counts as new."""
@@ -86,4 +86,4 @@ async def nodes_of(cluster: Cluster) -> tuple[NodeFacts, ...] | None:
         )
         if leases is None or not is_new or loop.time() > deadline:
             return nodes
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)

@@ -98,7 +98,7 @@ def clock_ahead_s(node: Json) -> int | None:
 
 
 def lease_ahead_s(lease: Json) -> int | None:
-    """Return the same from the lease of a node; None if the lease does not show it."""
+    """Return how far a node's clock is ahead, from its lease; None without both times."""
     taken = [
         each["time"]
         for each in lease["metadata"].get("managedFields") or ()
@@ -108,9 +108,11 @@ def lease_ahead_s(lease: Json) -> int | None:
     return _ahead_s(renewed, taken[0]) if renewed and len(taken) == 1 else None
 
 
-def _ahead_s(there: str, here: str) -> int:
-    """Return the seconds from `here`, a time of the API server in whole seconds, to `there`."""
-    ahead = datetime.fromisoformat(there).replace(microsecond=0) - datetime.fromisoformat(here)
+def _ahead_s(node_time: str, server_time: str) -> int:
+    """Return the seconds from `server_time`, in whole seconds, to `node_time`."""
+    ahead = datetime.fromisoformat(node_time).replace(microsecond=0) - datetime.fromisoformat(
+        server_time
+    )
     return round(ahead.total_seconds())
 
 

@@ -9,7 +9,7 @@ from aiperf_svc.config.events import SIGNALS, Event
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import did_you_mean
+from aiperf_svc.domain.name_suggestions import did_you_mean
 from aiperf_svc.plan.release import templates
 from aiperf_svc.plan.stack import StackPlan
 
@@ -67,8 +67,8 @@ def _check_own(plan: StackPlan, event: Event, named: str) -> Check | None:
     if release is not None and release.custom_resources:
         # Its operator may create a Deployment of this name.
         return None
-    there = ", ".join(known) or "none"
-    hint = did_you_mean(event.deployment, list(known), f"it has {there}")
+    existing = ", ".join(known) or "none"
+    hint = did_you_mean(event.deployment, list(known), f"it has {existing}")
     return Check(
         EVENTS,
         "failed",

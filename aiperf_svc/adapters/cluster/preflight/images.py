@@ -62,8 +62,8 @@ def judge_image(plan: StackPlan, nodes: Sequence[Json]) -> Check:
         only_local = policy == "Never" or name.startswith("localhost/")
         if only_local:
             doubtful[keys[name]] = None
-        how = "is never pulled" if only_local else "is pulled by the others when a pod starts"
-        lines.append(f"{name} is listed by {have} of {len(nodes)} nodes, and {how}")
+        pull_text = "is never pulled" if only_local else "is pulled by the others when a pod starts"
+        lines.append(f"{name} is listed by {have} of {len(nodes)} nodes, and {pull_text}")
     if doubtful:
         return Check(
             "image",

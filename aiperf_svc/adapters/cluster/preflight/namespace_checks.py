@@ -69,11 +69,11 @@ def judge_time_left(plan: StackPlan, created: str, now: datetime) -> Check:
     exists = f"the stack exists already, {format_duration(max(left, 0))} before its deadline"
     remedy = f"remove it first (aiperf-svc gc {plan.identity.stack}), or raise deployment.ttl"
     if left < load:
-        words = f"{exists}, and the load takes up to {format_duration(load)}"
-        return Check("time left", "failed", words, remedy)
+        detail = f"{exists}, and the load takes up to {format_duration(load)}"
+        return Check("time left", "failed", detail, remedy)
     if left < plan.times.start + load:
-        words = f"{exists}: enough only if its pods get ready before deployment.ready_timeout"
-        return Check("time left", "warning", words, remedy)
+        detail = f"{exists}: enough only if its pods get ready before deployment.ready_timeout"
+        return Check("time left", "warning", detail, remedy)
     return Check("time left", "ok", exists)
 
 
@@ -85,8 +85,8 @@ def judge_pod_security(plan: StackPlan, namespace: Json | None) -> Check:
         return Check("pod security", "ok", f"the stack's namespace enforces {needed}")
     level = (namespace["metadata"].get("labels") or {}).get(ENFORCE, "")
     if level not in LEVELS:
-        words = f"the namespace has no label that enforces a level; the pods are {needed}"
-        return Check("pod security", "ok", words)
+        detail = f"the namespace has no label that enforces a level; the pods are {needed}"
+        return Check("pod security", "ok", detail)
     if LEVELS.index(level) < LEVELS.index(plan.pod_security):
         return Check(
             "pod security",

@@ -61,7 +61,7 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
     image: ImagePlan
 
     def manifest_of_namespace(self) -> Json:
-        """Return the namespace. `gc` finds it by its annotation when its time is over."""
+        """Return the namespace. `gc` finds it by its annotation when its time has expired."""
         metadata = {
             "name": self.namespace,
             "labels": {**self._labels(), "pod-security.kubernetes.io/enforce": "restricted"},
@@ -185,8 +185,8 @@ async def probe_network(
     missing = await denied(cluster, _rights(objects.namespace))
     if missing:
         lacking = ", ".join(map(str, sorted(missing)))
-        words = f"this check needs a namespace of its own, and you may not {lacking}"
-        return Probed(ProbeResult(not_tried=words))
+        detail = f"this check needs a namespace of its own, and you may not {lacking}"
+        return Probed(ProbeResult(not_tried=detail))
     try:
         uid = await _make_namespace(cluster, objects)
     except Refused as error:

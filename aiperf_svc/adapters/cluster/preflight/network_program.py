@@ -81,9 +81,9 @@ def read_page(url: str) -> dict[str, Any]:
     return {"gpus": len(gpus), "xids": xids}
 
 
-def main(what: str, *arguments: str) -> None:
+def main(action: str, *arguments: str) -> None:
     """Run one of the two programs."""
-    if what == "listen":
+    if action == "listen":
         listen([int(port) for port in arguments])
         return
     host, allowed, forbidden, *urls = arguments

@@ -94,8 +94,8 @@ def _is_in_scope(plan: StackPlan, pod: PodPlan, scopes: Collection[str]) -> bool
 
 
 def _cpu_limit_millis(pod: PodPlan, default: int) -> int:
-    beside = (each for each in pod.preparations if each.is_beside)
-    return sum(e.requests.cpu_limit_millis or default for e in (*pod.containers, *beside))
+    sidecars = (each for each in pod.preparations if each.is_sidecar)
+    return sum(e.requests.cpu_limit_millis or default for e in (*pod.containers, *sidecars))
 
 
 def judge_quotas(
@@ -130,8 +130,8 @@ def judge_quotas(
             "raise the ResourceQuota, or lower what the stack asks for (workers, deployment.pods)",
         )
     if unclear:
-        words = f"ResourceQuota {', '.join(unclear)} applies to some priority classes only"
-        return Check("quota", "not checked", words)
+        detail = f"ResourceQuota {', '.join(unclear)} applies to some priority classes only"
+        return Check("quota", "not checked", detail)
     if not quotas:
         return Check("quota", "ok", "the namespace has no ResourceQuota")
     names = ", ".join(quota["metadata"]["name"] for quota in quotas)
@@ -193,9 +193,9 @@ class Quotas(NamedTuple):
     default_cpu_limit: str
     nodes: Sequence[Room]
 
-    def has_room(self, plan: StackPlan, beside: Iterable[StackPlan] = ()) -> bool:
-        """Return whether they leave enough for a stack beside the others that are starting."""
-        stacks = [on_nodes(each, self.nodes) for each in (plan, *self.starting, *beside)]
+    def has_room(self, plan: StackPlan, others: Iterable[StackPlan] = ()) -> bool:
+        """Return whether they leave enough for a stack and the others that are starting."""
+        stacks = [on_nodes(each, self.nodes) for each in (plan, *self.starting, *others)]
         default, counting = self.default_cpu_limit, filter(_counts_pods, self.quotas)
         return not any(any(_missing(q, _requested(q, stacks, default))) for q in counting)
 
@@ -325,9 +325,9 @@ def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Json) -> Iterato
 
 
 def _bounds(asks: str, resource: str, lowest: float, highest: float, limit: Json) -> Iterator[str]:
-    most = (limit.get("max") or {}).get(resource)
-    least = (limit.get("min") or {}).get(resource)
-    if most is not None and highest > parse_quantity(most):
-        yield f"{asks}, and at most {most} is allowed"
-    if least is not None and lowest < parse_quantity(least):
-        yield f"{asks}, and at least {least} is required"
+    highest_allowed = (limit.get("max") or {}).get(resource)
+    lowest_allowed = (limit.get("min") or {}).get(resource)
+    if highest_allowed is not None and highest > parse_quantity(highest_allowed):
+        yield f"{asks}, and at most {highest_allowed} is allowed"
+    if lowest_allowed is not None and lowest < parse_quantity(lowest_allowed):
+        yield f"{asks}, and at least {lowest_allowed} is required"

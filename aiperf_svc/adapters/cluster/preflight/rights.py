@@ -105,7 +105,7 @@ EXEC = ("", "pods/exec", ("get", "create"))
 """Right for most events. A WebSocket starts as a GET; newer API servers also require `create`."""
 EVICT = ("", "pods/eviction", ("create",))
 CHANGE = ("apps", "deployments", ("patch",))
-OF_EVENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+EVENT_RIGHTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "delete-pod": ("", "pods", ("delete",)),
     "evict": EVICT,
     "drain": EVICT,
@@ -131,7 +131,7 @@ def event_rights(plan: StackPlan) -> list[Right]:
     config, rights = plan.config.inference, list[Right]()
     for event in config.events if config is not None else ():
         namespace = event.others[0] if event.others else namespace_of(plan)
-        needed = [OF_EVENTS.get(event.do, EXEC)]
+        needed = [EVENT_RIGHTS.get(event.do, EXEC)]
         if event.do != "cut":
             needed.append(("", "pods", ("list",)))
         if event.pool is None:

@@ -119,12 +119,12 @@ async def check_target(cluster: Cluster, plan: StackPlan, where: PodNamespace) -
 def _without_pod(waited: WaitedPod, service: Check | None) -> TargetChecks:
     if not waited.is_image_missing:
         return TargetChecks(service or waited.problem(TARGET))
-    words = "no pod of the stack's image starts, so none could connect"
-    return TargetChecks(Check(TARGET, "not checked", words), waited.problem(IMAGE))
+    detail = "no pod of the stack's image starts, so none could connect"
+    return TargetChecks(Check(TARGET, "not checked", detail), waited.problem(IMAGE))
 
 
 async def check_bucket(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> Check | None:
-    """Check from a pod whether the results' object store can be reached; None without one. Raises
+    """Check from a pod whether the results' bucket can be reached; None if there is none. Raises
     Unreachable."""
     s3 = plan.config.artifacts.s3
     if s3 is None:
@@ -134,8 +134,8 @@ async def check_bucket(cluster: Cluster, plan: StackPlan, where: PodNamespace) -
     is_unknown = where.existing is None and is_bare_name(host)
     pod_namespace = None if is_unknown else await where.find()
     if pod_namespace is None:
-        words = f"no pod could connect to {host}:{port}, which takes the results"
-        return Check(BUCKET, "not checked", words)
+        detail = f"no pod could connect to {host}:{port}, which takes the results"
+        return Check(BUCKET, "not checked", detail)
     pod = _connecting_pod(plan, pod_name(plan), url, verify=True)
     waited = await run_pod(cluster, pod_namespace, pod)
     if waited.pod is None:
@@ -240,9 +240,9 @@ async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json |
 
 
 def _unqualified_host(plan: StackPlan, host: str) -> Check:
-    words = f"{host} is a name within the stack's own namespace, which does not exist yet"
+    detail = f"{host} is a name within the stack's own namespace, which does not exist yet"
     remedy = f"write the Service as {host}.NAMESPACE.svc in endpoint.url"
-    return Check(TARGET, "failed" if plan.policies else "not checked", words, remedy)
+    return Check(TARGET, "failed" if plan.policies else "not checked", detail, remedy)
 
 
 def _unchecked_target(plan: StackPlan, host: str, port: int) -> Check:
@@ -275,12 +275,12 @@ def judge_service(
     offered = {each["port"] for each in spec.get("ports") or ()}
     if port not in offered and spec.get("clusterIP") != "None":
         ports = ", ".join(map(str, sorted(offered))) or "none"
-        words = f"{where} has no port {port}; it has {ports}"
-        return Check(TARGET, "failed", words, "correct the port in endpoint.url")
+        detail = f"{where} has no port {port}; it has {ports}"
+        return Check(TARGET, "failed", detail, "correct the port in endpoint.url")
     ready = sum(map(_is_ready, (e for each in slices for e in each.get("endpoints") or ())))
     if not ready:
-        words = f"no pod of {where} is ready"
-        return Check(TARGET, "failed", words, "start the server, and wait until it is ready")
+        detail = f"no pod of {where} is ready"
+        return Check(TARGET, "failed", detail, "start the server, and wait until it is ready")
     target = plan.config.deployment.target
     if plan.policies and target.pods is None and not target.egress_cidrs:
         narrower = _pods_setting(address, port, spec, slices)
@@ -298,8 +298,8 @@ def judge_service(
                 f"{address.name}.{address.namespace}.svc",
             )
         reach = "every pod of that namespace" if address.is_full else f"port {port} of every pod"
-        words = f"{ready} pods of {where} are ready; the NetworkPolicies let workers reach {reach}"
-        return Check(TARGET, "warning", words, f"restrict them: {narrower}")
+        detail = f"{ready} pods of {where} are ready; the NetworkPolicies let workers reach {reach}"
+        return Check(TARGET, "warning", detail, f"restrict them: {narrower}")
     return Check(TARGET, "ok", f"{ready} pods of {where} are ready; no pod has tried to connect")
 
 

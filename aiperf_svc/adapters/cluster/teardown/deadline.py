@@ -1,11 +1,11 @@
-"""Deletes a stack from within the cluster when its time to live is over, so a stack does not
+"""Deletes a stack from within the cluster when its time to live expires, so a stack does not
 outlive a killed runner.
 
 One object is deleted, and Kubernetes' garbage collection removes all others: the stack's own
 Namespace or, in an existing namespace, the anchor ConfigMap, which owns all other objects.
 
-The PodDisruptionBudget of the run is deleted earlier, when the startup and the load must be over.
-From then on it does not block the drain of a node. A missing budget is not an error: it is created
+The PodDisruptionBudget of the run is deleted earlier, at the latest possible end of the load. After
+that, nothing blocks the drain of a node. A missing budget is not an error: it is created
 after this pod is ready, and deleted with the stack.
 
 Custom resources of a release are deleted first, by name, and awaited: their operators remove
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Expiring:
-    """Object that is deleted when its time is over."""
+    """Object that is deleted when its time expires."""
 
     path: str
     """Path in the API."""
@@ -141,7 +141,7 @@ def read_deadline(
 
 
 def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float], bool]) -> None:
-    """Delete each object when its time is over, and renew the Lease until then. Continues until
+    """Delete each object when its time expires, and renew the Lease until then. Continues until
     `wait(seconds)` returns true."""
     is_ready = False
     while True:
@@ -188,13 +188,13 @@ def _delete_first(paths: Sequence[str], api: ApiServer) -> bool:
             raise
         is_there = True
         if "deletionTimestamp" not in metadata:
-            log.warning("time is over: deleting %s first", path)
+            log.warning("time expired: deleting %s first", path)
             api.delete(path, uid=metadata["uid"])
     return is_there
 
 
 def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
-    """Delete the object if its time is over. Returns the seconds until the next check, or None if
+    """Delete the object if its time has expired. Returns the seconds until the next check; None if
     the object could not be read."""
     path, pause_s = expiring.path, None
     try:
@@ -212,7 +212,7 @@ def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
         pause_s = RETRY_S
         if left_s > -expiring.before_s and _delete_first(expiring.before, api):
             return WAIT_S
-        log.warning("time is over: deleting %s", path)
+        log.warning("time expired: deleting %s", path)
         api.delete(path, uid=uid)
     except ApiRefusal as error:
         if error.status == 404 and expiring.is_optional:
@@ -224,6 +224,6 @@ def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
     except Exception as error:
         # An incomplete response, another format, or the response of a proxy. The deadline must
         # continue, or the stack would stay for ever.
-        what = one_line(f"{type(error).__name__}: {error}")
-        log.warning("invalid response for %s: %s", path, what)
+        text = one_line(f"{type(error).__name__}: {error}")
+        log.warning("invalid response for %s: %s", path, text)
     return pause_s

@@ -114,7 +114,7 @@ def inventory_of(namespace: str, listed: Listed) -> Inventory:
     return Inventory(namespace=namespace, objects=objects, not_listed=listed.not_listed)
 
 
-async def take_outside(cluster: Cluster) -> Inventory:
+async def list_cluster_scoped(cluster: Cluster) -> Inventory:
     """List the cluster-scoped objects that the user may list, except those of unstable kinds.
     Raises Unreachable."""
     known = await read_catalog(cluster)
@@ -123,7 +123,7 @@ async def take_outside(cluster: Cluster) -> Inventory:
     return Inventory(namespace="", objects=listed.objects, not_listed=listed.not_listed)
 
 
-def made_outside(
+def new_cluster_scoped(
     before: Inventory, after: Inventory, namespace: str
 ) -> tuple[tuple[ObjectRef, ...], tuple[ObjectRef, ...]]:
     """Return two groups of new cluster-scoped objects: those whose names contain the name of the
@@ -140,14 +140,16 @@ def compare(
 
     Controllers create objects without the stack's label for objects with it. So an object also
     belongs to the stack if its owner does or, if its owner does not exist, if its name starts like
-    one of the stack's objects. `own` as in `made_by`.
+    one of the stack's objects. `own` as in `created_by_runs`.
     """
     new = [each for each in after.objects if each.uid not in before.uids]
     seeds = (
-        each.uid for each in new if is_called(each, stack) and not after.uids & set(each.owners)
+        each.uid
+        for each in new
+        if has_derived_name(each, stack) and not after.uids & set(each.owners)
     )
     labelled = [each for each in new if is_labelled(each, stack)]
-    ours = _with_owned((*seeds, *made_by(labelled, own=own)), new)
+    ours = _with_owned((*seeds, *created_by_runs(labelled, own=own)), new)
     others = [each for each in before.objects if each.labels.get(STACK_LABEL, stack) != stack]
     of_other_stacks = _with_owned((each.uid for each in others), before.objects)
     return Differences(
@@ -158,7 +160,7 @@ def compare(
     )
 
 
-def made_by(
+def created_by_runs(
     objects: Iterable[ObjectRef],
     *,
     own: Collection[str] | None,
@@ -201,27 +203,27 @@ def is_labelled(found: ObjectRef, stack: str) -> bool:
     return found.labels.get(STACK_LABEL) == stack
 
 
-def is_called(found: ObjectRef, stack: str) -> bool:
+def has_derived_name(found: ObjectRef, stack: str) -> bool:
     """Return whether an unlabelled object has a name derived from one of the stack's names."""
     return STACK_LABEL not in found.labels and (
-        any(f"{found.name}-".startswith(f"{what}-{stack}-") for what in OWNER_NAMES)
+        any(f"{found.name}-".startswith(f"{prefix}-{stack}-") for prefix in OWNER_NAMES)
         or re.match(rf"{_POOL.pattern}-{re.escape(stack)}-", f"{found.name}-") is not None
     )
 
 
-def is_name_of(found: ObjectRef, stack: str) -> bool:
+def has_name_of_stack(found: ObjectRef, stack: str) -> bool:
     """Return whether an object has the name and kind of an object that a stack creates with
     server-side apply, or of a claim of its ranks. Anchors are excluded, because creating one fails
     if it exists; so are configs and disruption budgets, which have a hash in their names."""
     if found.kind == "PersistentVolumeClaim" and is_claim_of(found.name, stack):
         return True
-    what = found.name.removesuffix(f"-{stack}")
-    if found.kind == "StatefulSet" and _RANK_SET.fullmatch(what):
+    prefix = found.name.removesuffix(f"-{stack}")
+    if found.kind == "StatefulSet" and _RANK_SET.fullmatch(prefix):
         return True
-    if found.kind == "Job" and _JOB.fullmatch(what):
+    if found.kind == "Job" and _JOB.fullmatch(prefix):
         return True
-    is_ours = what in (*OWNER_NAMES, *OTHER_NAMES) or _POOL.fullmatch(what) is not None
-    return found.kind in NAMED and what != found.name and is_ours
+    is_ours = prefix in (*OWNER_NAMES, *OTHER_NAMES) or _POOL.fullmatch(prefix) is not None
+    return found.kind in NAMED and prefix != found.name and is_ours
 
 
 def is_claim_of(name: str, stack: str) -> bool:
@@ -256,10 +258,10 @@ def deleted_with(roots: Collection[ObjectRef], objects: Iterable[ObjectRef]) -> 
     return frozenset(_with_owned((*(each.uid for each in roots), *inside), objects))
 
 
-def without_own(before: Inventory, own: Collection[str]) -> Inventory:
+def without_dependents(before: Inventory, own: Collection[str]) -> Inventory:
     """Return an inventory without the objects that depend on these roots: a runner that died
     created them, and this runner has no record of that run's start."""
-    made = made_by(before.objects, own=own)
+    made = created_by_runs(before.objects, own=own)
     others = tuple(each for each in before.objects if each.uid not in made)
     return msgspec.structs.replace(before, objects=others)
 
@@ -296,7 +298,7 @@ def refuse_taken(present: Inventory, *, stack: str, plans: Iterable[StackPlan]) 
     taken = [
         each
         for each in present.objects
-        if is_name_of(each, stack)
+        if has_name_of_stack(each, stack)
         or ((each.kind, each.name) in released and each.labels.get(STACK_LABEL) != stack)
     ]
     if taken:
@@ -307,7 +309,7 @@ def refuse_taken(present: Inventory, *, stack: str, plans: Iterable[StackPlan]) 
         )
 
 
-def names_of_others(outside: Inventory, names: Collection[str], *, stack: str) -> list[str]:
+def names_taken(outside: Inventory, names: Collection[str], *, stack: str) -> list[str]:
     """Return the `names`, as `KIND/NAME`, that cluster-scoped objects outside the stack have."""
     found = {f"{e.kind}/{e.name}" for e in outside.objects if not is_labelled(e, stack)}
     return sorted(found & {*names})
@@ -322,7 +324,7 @@ def refuse_taken_outside(outside: Inventory, *, stack: str, plans: Iterable[Stac
         if plan.release is not None
         for name in {*plan.release.cluster_scoped} - {*plan.release.installed}
     }
-    if taken := names_of_others(outside, made, stack=stack):
+    if taken := names_taken(outside, made, stack=stack):
         raise EnvironmentProblem(
             f"the cluster has {', '.join(taken)} already, which stack {stack} would take over and "
             "delete; give these objects of the release other names"

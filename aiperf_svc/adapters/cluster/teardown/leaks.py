@@ -35,14 +35,14 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
     StackObjects,
     compare,
+    created_by_runs,
     deleted_with,
     inventory_of,
     is_claim_of,
-    made_by,
-    made_outside,
+    list_cluster_scoped,
+    new_cluster_scoped,
     outliving_owners,
     roots_of,
-    take_outside,
 )
 from aiperf_svc.core.cluster.conditions import conditions_of
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -91,7 +91,7 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
         return not self.left and not self.not_checked
 
     @property
-    def in_words(self) -> str:
+    def text(self) -> str:
         """Describe the remaining objects and the unchecked types in one line."""
         if self.left:
             found = f"{counted(len(self.left), 'object', 'is')} left"
@@ -112,8 +112,8 @@ async def find_left(
     cluster: Cluster, wanted: StackObjects, *, timeout_s: float = 0.0
 ) -> LeakReport:
     """Return what is left. If nothing is found while the API server fails or does not respond,
-    repeat the check until the time is over. Raises Refused, and Unreachable if the last request got
-    no response."""
+    repeat the check until the timeout. Raises Refused, and Unreachable if the last request got no
+    response."""
     end_mono_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -136,7 +136,7 @@ async def _check_once(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     )
     others = others_of(labelled.objects, stack, own)
     theirs = deleted_with(others, labelled.objects)
-    ours = made_by(labelled.objects, own=own, before=before)
+    ours = created_by_runs(labelled.objects, own=own, before=before)
     ours |= outliving_owners(labelled.objects, wanted)
     left = {each.uid: each for each in labelled.objects if each.uid in ours}
     strays = [each for each in labelled.objects if each.uid not in ours | theirs]
@@ -165,7 +165,9 @@ async def _check_once(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     if wanted.outside is not None:
         # Objects named after a namespace that existed before may belong to others.
         own_space = namespace if wanted.namespace_uid else ""
-        made, others_made = made_outside(wanted.outside, await take_outside(cluster), own_space)
+        made, others_made = new_cluster_scoped(
+            wanted.outside, await list_cluster_scoped(cluster), own_space
+        )
         left |= {each.uid: each for each in made}
         outside = tuple(each for each in others_made if each.uid not in left)
     volumes = await _volumes(cluster, stack=stack, namespace=namespace, left=left)
@@ -194,8 +196,8 @@ async def list_root_types(
 ) -> tuple[ObjectRef, ...]:
     """List the namespaces and ConfigMaps with a stack's label, as far as the user may list them.
 
-    Raises Unreachable, also if the API server fails to list them: without its roots, a stack in use
-    looks like an unused one.
+    Raises Unreachable if the API server does not respond or fails to list them: without its roots,
+    a stack in use looks like an unused one.
     """
     listed = await list_objects(
         cluster,
@@ -226,7 +228,7 @@ async def uid_of_namespace(cluster: Cluster, namespace: str) -> str | None:
 async def wait_until_gone(
     cluster: Cluster, wanted: StackObjects, *, timeout_s: float
 ) -> LeakReport:
-    """Check until nothing is left or the time is over, and return the last report.
+    """Check until nothing is left or the timeout expires, and return the last report.
 
     Types that the user may not list do not prolong the wait. Raises as `find_left`.
     """
@@ -301,10 +303,10 @@ def is_one_of(not_listed: str, types: Collection[str]) -> bool:
     return name in types and not rest.startswith("outside ")
 
 
-def refuse_unread(there: Inventory, types: Collection[str]) -> None:
+def refuse_unread(existing: Inventory, types: Collection[str]) -> None:
     """Raise EnvironmentProblem if the stack's types could not be listed before its creation."""
-    if unread := [e for e in there.not_listed if is_one_of(e, (*USUAL_TYPES, *types))]:
-        where = f"namespace {there.namespace}" if there.namespace else "the cluster"
+    if unread := [e for e in existing.not_listed if is_one_of(e, (*USUAL_TYPES, *types))]:
+        where = f"namespace {existing.namespace}" if existing.namespace else "the cluster"
         raise EnvironmentProblem(
             f"{where}: it is unknown whether the stack would take over objects that are there and "
             f"delete them: {', '.join(unread)}"
@@ -333,12 +335,10 @@ async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> 
     for name in sorted({each["spec"].get("nodeName", "") for each in pods} - {""})[:NAMED]:
         with contextlib.suppress(Refused):
             nodes[name] = await find_object(cluster, f"/api/v1/nodes/{name}") or {}
-    return wait_in_words(report.left, pods, nodes)
+    return wait_reason(report.left, pods, nodes)
 
 
-def wait_in_words(
-    left: Sequence[ObjectRef], pods: Iterable[Json], nodes: Mapping[str, Json]
-) -> str:
+def wait_reason(left: Sequence[ObjectRef], pods: Iterable[Json], nodes: Mapping[str, Json]) -> str:
     """Describe what a removal waits for. `nodes` contains the readable nodes by name; an empty
     object means that the node is gone."""
     by_node = Counter(each["spec"].get("nodeName", "") for each in pods)

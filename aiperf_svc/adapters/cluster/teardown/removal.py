@@ -19,8 +19,8 @@ from aiperf_svc.adapters.cluster.api.objects import (
 )
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     StackObjects,
+    created_by_runs,
     deleted_with,
-    made_by,
     roots_of,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE, POLL_S, is_one_of
@@ -54,7 +54,8 @@ async def list_stacks(cluster: Cluster, *, namespace: str | None = None) -> tupl
     """List every stack with an object anywhere, or in `namespace` if the user may not list all
     namespaces.
 
-    Raises Refused, and Unreachable, also if the API server fails to list the roots of stacks.
+    Raises Refused, and Unreachable if the API server does not respond or fails to list the roots of
+    stacks.
     """
     catalog = await read_catalog(cluster)
     listed = await list_objects(cluster, catalog, selector=STACK_LABEL, or_namespace=namespace)
@@ -107,7 +108,7 @@ async def remove_by_label(cluster: Cluster, wanted: StackObjects) -> tuple[Objec
     listed = await list_objects(
         cluster, catalog, selector=f"{STACK_LABEL}={stack}", or_namespace=namespace
     )
-    made = made_by(listed.objects, own=wanted.own, before=wanted.before)
+    made = created_by_runs(listed.objects, own=wanted.own, before=wanted.before)
     ours = [each for each in listed.objects if each.uid in made]
     chosen = to_delete(ours, namespace=namespace)
     refusals = await asyncio.gather(*(_delete(cluster, each) for each in chosen))

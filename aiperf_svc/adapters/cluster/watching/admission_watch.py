@@ -116,12 +116,12 @@ async def _reason(cluster: Cluster, namespace: str, queue: QueuePlan, pods: Sequ
         found = await cluster.get(f"{KUEUE}/namespaces/{namespace}/workloads/{queue.group}")
     except Refused as error:
         return f"its Workload {queue.group} cannot be read: {error}"
-    words = [
+    parts = [
         one_line(each.get("message") or each.get("reason") or "")
         for name, each in conditions_of(found).items()
         if each["status"] == "False" or name == "Evicted"
     ]
-    return "; ".join(filter(None, words)) or "it gives no reason"
+    return "; ".join(filter(None, parts)) or "it gives no reason"
 
 
 async def _begin_ttl(cluster: Cluster, plan: StackPlan) -> None:

@@ -68,40 +68,39 @@ def wait_until_ready(
 ) -> bool:
     """Return whether the release is ready: False if `wait(seconds)` returned true first. Raises
     EnvironmentProblem on a timeout."""
-    end_mono_s, last_words = mono_s() + wanted["timeout_s"], ""
+    end_mono_s, last_text = mono_s() + wanted["timeout_s"], ""
     while True:
         missing = problems(wanted, namespace, api)
         if not missing:
             log.info("the release is ready")
             return True
         more = f"; {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        words = "; ".join(missing[:SHOWN]) + more
+        text = "; ".join(missing[:SHOWN]) + more
         if mono_s() >= end_mono_s:
             raise EnvironmentProblem(
-                f"not ready after {wanted['timeout_s']} s (deployment.target.ready_timeout): "
-                f"{words}"
+                f"not ready after {wanted['timeout_s']} s (deployment.target.ready_timeout): {text}"
             )
-        if words != last_words:
-            log.info("waiting: %s", words)
-            last_words = words
+        if text != last_text:
+            log.info("waiting: %s", text)
+            last_text = text
         if wait(ASK_AGAIN_S):
             return False
 
 
 def problems(wanted: Mapping[str, Any], namespace: str, api: ApiServer) -> list[str]:
     """Return the problems that keep the release from being ready, one text each."""
-    looks: list[Callable[[], str]] = [
+    checks: list[Callable[[], str]] = [
         *(lambda r=rule: rule_problem(r, _get(api, r["path"].format(namespace=namespace)))
           for rule in wanted["rules"]),
         *(lambda p=pool: pool_problem(p, _pods(api, namespace, p["labels"]))
           for pool in wanted["pools"]),
     ]  # fmt: skip
     found = []
-    for look in looks:
+    for check in checks:
         try:
-            found.append(look())
+            found.append(check())
         except ApiRefusal as error:
-            found.append(f"the API server refuses a look: {error}")
+            found.append(f"the API server refuses the request: {error}")
         except OSError as error:
             found.append(f"the API server cannot be reached: {one_line(str(error))}")
     return [each for each in found if each]
@@ -130,10 +129,11 @@ def rule_problem(rule: Mapping[str, Any], found: Json | None) -> str:
     if found is None:
         return f"{words} does not exist"
     if rule["test"] == "field":
-        there = value_at(found, field)
-        if there is None or (value is not None and as_text(there) != value):
+        current = value_at(found, field)
+        if current is None or (value is not None and as_text(current) != value):
             expected = f"; expected {value}" if value is not None else ""
-            return f"{words}: {field} is {'not set' if there is None else as_text(there)}{expected}"
+            state = "not set" if current is None else as_text(current)
+            return f"{words}: {field} is {state}{expected}"
         return ""
     condition = conditions_of(found).get(field)
     if condition is None:
@@ -162,11 +162,11 @@ def as_text(value: Any) -> str:
 
 def pool_problem(pool: Mapping[str, Any], pods: Iterable[Json]) -> str:
     """Return the reason why a pool is not ready; empty if it is."""
-    there = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-    ready = [pod for pod in there if is_ready(pod)]
+    present = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    ready = [pod for pod in present if is_ready(pod)]
     if len(ready) >= pool["replicas"]:
         return ""
-    reasons = (pod_reason(pod) for pod in there if not is_ready(pod))
+    reasons = (pod_reason(pod) for pod in present if not is_ready(pod))
     why = next((each for each in reasons if each), "")
     text = f"pool {pool['name']}: {len(ready)} of {pool['replicas']} pods ready"
     return f"{text} ({why})" if why else text
@@ -182,8 +182,8 @@ def pod_reason(pod: Json) -> str:
         if last and waiting:
             return f"pod {name}: {waiting.get('reason')}, exit code {last.get('exitCode')}"
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            words = one_line(waiting.get("message") or "")
-            return f"pod {name}: {waiting['reason']}" + (f": {words}" if words else "")
+            text = one_line(waiting.get("message") or "")
+            return f"pod {name}: {waiting['reason']}" + (f": {text}" if text else "")
     placed = conditions_of(pod).get("PodScheduled", {})
     if placed.get("status", "True") == "True":
         return ""

@@ -51,43 +51,43 @@ class RunLosses:
     def handle_root(self, kind: str, name: str, found: Json | None) -> Loss | None:
         """Record the state of a Namespace or anchor, and return its loss. `found` is None if it
         does not exist."""
-        words = f"{kind} {name}"
+        root = f"{kind} {name}"
         uid = found["metadata"]["uid"] if found else ""
-        is_same = uid == self._roots.setdefault(words, uid)
+        is_same = uid == self._roots.setdefault(root, uid)
         if found and is_same and "deletionTimestamp" not in found["metadata"]:
             return None
-        if words in self._reported:
+        if root in self._reported:
             return None
-        self._reported.add(words)
+        self._reported.add(root)
         if found and _is_overdue(found["metadata"]):
-            return Loss("", f"deployment.ttl is over: the stack deleted its {words}")
-        return Loss("", f"{words} was deleted during the run")
+            return Loss("", f"deployment.ttl has expired: the stack deleted its {root}")
+        return Loss("", f"{root} was deleted during the run")
 
     def handle_pods(self, listed: Sequence[Json]) -> tuple[Loss, ...]:
         """Record the pods, and return those lost since the previous list."""
-        there = {pod["metadata"]["uid"]: pod for pod in listed}
+        present = {pod["metadata"]["uid"]: pod for pod in listed}
         if not self._pods:
-            self._pods = there
+            self._pods = present
         lost: list[Loss] = []
         for uid, first in self._pods.items():
-            pod = there.get(uid)
+            pod = present.get(uid)
             self._absent[uid] = 0 if pod else self._absent.get(uid, 0) + 1
             if uid in self._reported:
                 continue
-            how = how_lost(pod, first) if pod else self._absence(uid)
-            self._finished[uid] = self._finished.get(uid, 0) + 1 if how == FINISHED else 0
-            if how and (how != FINISHED or self._finished[uid] >= FINISHED_LISTS):
+            cause = loss_cause(pod, first) if pod else self._absence(uid)
+            self._finished[uid] = self._finished.get(uid, 0) + 1 if cause == FINISHED else 0
+            if cause and (cause != FINISHED or self._finished[uid] >= FINISHED_LISTS):
                 self._reported.add(uid)
                 metadata = first["metadata"]
                 component = metadata["labels"].get(COMPONENT_LABEL, "")
-                lost.append(Loss(component, f"pod {metadata['name']} {how}"))
+                lost.append(Loss(component, f"pod {metadata['name']} {cause}"))
         return tuple(lost)
 
     def _absence(self, uid: str) -> str:
         return "was deleted" if self._absent[uid] >= ABSENT_LISTS else ""
 
 
-def how_lost(pod: Json, first: Json) -> str:
+def loss_cause(pod: Json, first: Json) -> str:
     """Return how a pod was lost after it was first seen; empty if it still works."""
     metadata, status = pod["metadata"], pod.get("status", {})
     if has_condition(pod, "DisruptionTarget"):
@@ -95,8 +95,8 @@ def how_lost(pod: Json, first: Json) -> str:
         return DISRUPTIONS.get(reason) or f"was disrupted: {one_line(reason)}"
     if status.get("phase") == "Failed":
         message = one_line(" ".join((status.get("message") or "").split()))
-        how = "was evicted" if status.get("reason") == "Evicted" else "failed"
-        return f"{how}: {message or status.get('reason') or 'no reason given'}"
+        end = "was evicted" if status.get("reason") == "Evicted" else "failed"
+        return f"{end}: {message or status.get('reason') or 'no reason given'}"
     before = {each["name"]: each for each in containers_of(first)}
     for each in containers_of(pod):
         restarts = each.get("restartCount", 0)
@@ -117,7 +117,7 @@ def _end_text(ended: Json) -> str:
 
 
 def _is_overdue(metadata: Json) -> bool:
-    """Return whether an object was deleted because its TTL was over."""
+    """Return whether an object was deleted because its TTL had expired."""
     ttl = (metadata.get("annotations") or {}).get(TTL_ANNOTATION, "")
     if not ttl.isdecimal() or "deletionTimestamp" not in metadata:
         return False

@@ -41,7 +41,7 @@ FIRST_LISTS = 30
 all other types are listed. The API server's storage elects a leader sooner, while a broken
 conversion of a type persists."""
 STATUS_GONE = 410
-MOST_LOGS = 16
+MAX_LOGS = 16
 """Maximum number of logs followed at the same time: each uses one of the runner's connections to
 the API server, and the run needs some of them."""
 UNREAD_S = 10.0
@@ -189,8 +189,8 @@ class ScalingWatch:
         """Follow the log of a replica until the expected line appears. Following the log ends with
         the container or the connection, and is then restarted."""
         path = f"{PODS.path(self._server.namespace)}/{replica.name}/log"
-        if self._open_logs >= MOST_LOGS:
-            self._leave_out(f"pods/log (more than {MOST_LOGS} replicas start at the same time)")
+        if self._open_logs >= MAX_LOGS:
+            self._leave_out(f"pods/log (more than {MAX_LOGS} replicas start at the same time)")
             return
         params = {"follow": "true", "container": replica.container}
         with self._leave_out_if_refused("pods/log"), self._counted_log():

@@ -17,14 +17,14 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import READINESS
 
 PULL_S = 20.0
-"""Longest duration of a failing image pull. The kubelet retries after 10 s, and may succeed."""
+"""Maximum duration of a failing image pull. The kubelet retries after 10 s and may succeed."""
 CREATE_S = 10.0
-"""Longest duration of a refused pod. After a deletion, quotas are recomputed and accounts get their
-tokens within seconds."""
+"""Maximum time for which pods may be refused. After a deletion, quotas are recomputed and accounts
+get their tokens within seconds."""
 CONFIG_S = 15.0
-"""Longest duration of a missing Secret or ConfigMap, which may be created after its pod."""
+"""Maximum time for which a Secret or ConfigMap may be missing: it may be created after its pod."""
 CLAIM_S = 120.0
-"""Longest duration of a claim without a volume: storage classes create volumes on demand."""
+"""Maximum time for which a claim may have no volume: storage classes create volumes on demand."""
 CRASHES = 2
 """Restarts after which a pod counts as crashing."""
 NO_PROGRAM = "executable file not found"
@@ -62,7 +62,7 @@ class PodProblem(msgspec.Struct, frozen=True):
     line: str
     """The problem, with the value and the remedy."""
     limit_s: float
-    """Longest duration before the problem counts as a failed start."""
+    """Duration from which the problem counts as a failed start."""
 
 
 class StartupFailureDetector:
@@ -88,9 +88,13 @@ class StartupFailureDetector:
         `refusals` are Events of StatefulSets that still lack pods, `claims` are Events of
         PersistentVolumeClaims.
         """
-        of_claims = {each["involvedObject"]["name"]: each for each in claims}
+        claim_events = {each["involvedObject"]["name"]: each for each in claims}
         problems = [
-            *(each for pod in pods for each in pod_problems(pod, self._unschedulable_s, of_claims)),
+            *(
+                each
+                for pod in pods
+                for each in pod_problems(pod, self._unschedulable_s, claim_events)
+            ),
             *(each for deployment in deployments for each in deployment_problems(deployment)),
             *(set_problem(event) for event in refusals),
         ]
@@ -120,7 +124,7 @@ def pod_problems(
     elif message is not None:
         yield _unplaced(name, message, unschedulable_s)
     if status.get("reason") in ("Evicted", "NodeAffinity", "OutOfcpu", "OutOfmemory"):
-        line = f"a node rejected pod {name}: {status['reason']}: {_words(status.get('message'))}"
+        line = f"a node rejected pod {name}: {status['reason']}: {_one_line(status.get('message'))}"
         yield PodProblem(name, status["reason"], line, CREATE_S)
     for container in all_containers_of(pod):
         yield from _container_problems(name, container)
@@ -139,7 +143,7 @@ def claims_of(pod: Json) -> tuple[str, ...]:
 def _unscheduled(pod: Json) -> str | None:
     """Return the reason why a pod fits on no node; None if it is scheduled."""
     placed = conditions_of(pod).get("PodScheduled", {})
-    return _words(placed.get("message")) if placed.get("reason") == "Unschedulable" else None
+    return _one_line(placed.get("message")) if placed.get("reason") == "Unschedulable" else None
 
 
 def _without_volume(
@@ -147,7 +151,7 @@ def _without_volume(
 ) -> PodProblem:
     name = pod["metadata"]["name"]
     events = [claims[each] for each in claims_of(pod) if each in claims]
-    why = _words(events[0].get("message")) if events else message
+    why = _one_line(events[0].get("message")) if events else message
     return PodProblem(
         name,
         "Unschedulable",
@@ -170,7 +174,7 @@ def _container_problems(pod: str, container: Json) -> Iterator[PodProblem]:
         yield from _release_problems(pod, container)
         return
     waiting = container.get("state", {}).get("waiting") or {}
-    state, message = waiting.get("reason", ""), _words(waiting.get("message"))
+    state, message = waiting.get("reason", ""), _one_line(waiting.get("message"))
     image = container.get("image", "")
     key = IMAGE_KEYS.get(container.get("name", ""), "deployment.image.name")
     if state in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"):
@@ -198,7 +202,7 @@ def _container_problems(pod: str, container: Json) -> Iterator[PodProblem]:
             line += f"; {NEEDS_SHELL}"
         yield PodProblem(pod, state, line, CONFIG_S)
     elif container.get("restartCount", 0) >= CRASHES and not container.get("ready"):
-        yield PodProblem(pod, "crashing", _crashes(pod, container), 0.0)
+        yield PodProblem(pod, "crashing", _crash_text(pod, container), 0.0)
 
 
 def _release_problems(pod: str, container: Json) -> Iterator[PodProblem]:
@@ -206,8 +210,8 @@ def _release_problems(pod: str, container: Json) -> Iterator[PodProblem]:
     states = (container.get("state") or {}, container.get("lastState") or {})
     for ended in (each["terminated"] for each in states if each.get("terminated")):
         if ended.get("exitCode"):
-            words = _words(ended.get("message")).removeprefix("error: ")
-            yield PodProblem(pod, "release", f"the target (deployment.target) is {words}", 0.0)
+            text = _one_line(ended.get("message")).removeprefix("error: ")
+            yield PodProblem(pod, "release", f"the target (deployment.target) is {text}", 0.0)
             return
 
 
@@ -216,16 +220,18 @@ def _lacks_shell(container: Json, message: str) -> bool:
     return container.get("name") == RANK_POD and NO_PROGRAM in message
 
 
-def _crashes(pod: str, container: Json) -> str:
+def _crash_text(pod: str, container: Json) -> str:
     ended = (container.get("lastState") or {}).get("terminated") or {}
-    how = ended.get("reason", "Error")
-    words = _words(ended.get("message"))
-    message = f": {words}" if words else ""
-    remedy = "raise its memory (deployment.pods)" if how == "OOMKilled" else "see its previous log"
-    if _lacks_shell(container, words):
+    reason = ended.get("reason", "Error")
+    termination_message = _one_line(ended.get("message"))
+    message = f": {termination_message}" if termination_message else ""
+    remedy = (
+        "raise its memory (deployment.pods)" if reason == "OOMKilled" else "see its previous log"
+    )
+    if _lacks_shell(container, termination_message):
         remedy = NEEDS_SHELL
     return (
-        f"pod {pod} has crashed {container['restartCount']} times, last with {how}, exit code "
+        f"pod {pod} has crashed {container['restartCount']} times, last with {reason}, exit code "
         f"{ended.get('exitCode', '?')}{message}; {remedy}"
     )
 
@@ -235,7 +241,7 @@ def deployment_problems(deployment: Json) -> Iterator[PodProblem]:
     name = deployment["metadata"]["name"]
     if has_condition(deployment, "ReplicaFailure"):
         condition = conditions_of(deployment)["ReplicaFailure"]
-        message = _words(condition.get("message"))
+        message = _one_line(condition.get("message"))
         line = f"Deployment {name} cannot create its pods: {condition.get('reason')}: {message}"
         yield PodProblem(name, "ReplicaFailure", f"{line}; {_remedy(message)}", CREATE_S)
 
@@ -243,7 +249,7 @@ def deployment_problems(deployment: Json) -> Iterator[PodProblem]:
 def set_problem(event: Json) -> PodProblem:
     """Return the problem that keeps a StatefulSet from creating pods, from its Event. Unlike a
     Deployment, it has no condition for it."""
-    name, message = event["involvedObject"]["name"], _words(event.get("message"))
+    name, message = event["involvedObject"]["name"], _one_line(event.get("message"))
     line = f"StatefulSet {name} cannot create its pods: {message}; {_remedy(message)}"
     return PodProblem(name, "FailedCreate", line, CREATE_S)
 
@@ -263,5 +269,5 @@ def _remedy(message: str) -> str:
     return rule_remedy(message) or "see the events of its ReplicaSet"
 
 
-def _words(message: str | None) -> str:
+def _one_line(message: str | None) -> str:
     return one_line(message or "")

@@ -150,7 +150,7 @@ async def _reasons(cluster: Cluster, wanted: StackObjects) -> dict[str, ObjectRe
     return left if "Finalizers" in left["Namespace"].detail else {}
 
 
-async def test_recreated_namespace_is_another_one(
+async def test_recreated_namespace_is_not_the_stacks(
     connected: Cluster, space: str, stack: str
 ) -> None:
     report = await find_left(

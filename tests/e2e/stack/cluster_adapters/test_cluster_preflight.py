@@ -48,9 +48,9 @@ def _plan(space: str, stack: str, image: str, url: str = "http://target", **more
 
 
 async def _checks(cluster: Cluster, plan: StackPlan) -> dict[str, Check]:
-    told: list[Check] = []
-    done = await preflight(cluster, plan, on_check=told.append)
-    assert list(done) == told
+    reported: list[Check] = []
+    done = await preflight(cluster, plan, on_check=reported.append)
+    assert list(done) == reported
     return {check.name: check for check in done}
 
 

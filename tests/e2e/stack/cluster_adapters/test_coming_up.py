@@ -28,7 +28,7 @@ async def _why(cluster: Cluster, space: str, stack: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("flaw", "words"),
+    ("flaw", "message"),
     [
         ({"image": "localhost:9/none:1"}, "image 'localhost:9/none:1' cannot be pulled"),
         ({"image": "Not An Image"}, "image 'Not An Image': InvalidImageName"),
@@ -41,12 +41,12 @@ async def _why(cluster: Cluster, space: str, stack: str) -> str:
     ids=["no registry", "no such name", "never pulled", "no Secret"],
 )
 async def test_container_that_cannot_start_is_reported(
-    connected: Cluster, space: str, stack: str, image: str, flaw: dict[str, Any], words: str
+    connected: Cluster, space: str, stack: str, image: str, flaw: dict[str, Any], message: str
 ) -> None:
     await _make(connected, space, stack, pod("flawed", image, container=flaw))
     line = await _why(connected, space, stack)
     assert line.startswith("pod flawed-")
-    assert words in line
+    assert message in line
 
 
 async def test_unplaced_pod_is_reported_with_the_reason(

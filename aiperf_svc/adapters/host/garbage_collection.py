@@ -14,13 +14,13 @@ services together."""
 _usual = gc.get_threshold()
 
 
-def hold_back_collector() -> None:
+def delay_collection() -> None:
     """Do not collect garbage until there are more new objects than imports create."""
     gc.set_threshold(IMPORTED, *_usual[1:])
     gc.callbacks.append(_collected)
 
 
-def resume_collector() -> None:
+def resume_collection() -> None:
     """Collect garbage as usual from now on, except objects that already exist."""
     if _collected in gc.callbacks:
         gc.callbacks.remove(_collected)
@@ -30,4 +30,4 @@ def resume_collector() -> None:
 
 def _collected(phase: str, _info: dict[str, Any]) -> None:
     if phase == "stop":
-        resume_collector()
+        resume_collection()

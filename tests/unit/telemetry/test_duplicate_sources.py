@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from aiperf_svc.core.telemetry.copies import CopyFinder, without_copies
+from aiperf_svc.core.telemetry.duplicate_sources import CopyFinder, without_copies
 from aiperf_svc.core.telemetry.log import Mark, SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import server_load
@@ -91,8 +91,8 @@ def test_copy_finder_remembers_earlier_matches() -> None:
     finder = CopyFinder()
     one, other = spent("a", 2.5), spent("b", 2.5)
     assert without_copies([one, other], finder) == [one]
-    for place, log in enumerate((one, other)):
-        text = f"{SUM} {9.0 + place}\nvllm:num_requests_running 3\n"
+    for index, log in enumerate((one, other)):
+        text = f"{SUM} {9.0 + index}\nvllm:num_requests_running 3\n"
         log.add(PageReader().read(text), wall_ns=at(2), latency_ns=1)
     assert without_copies([one, other], finder) == [one]
     assert server_load([one, other], finder).running == 3

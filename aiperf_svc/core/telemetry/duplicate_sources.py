@@ -4,9 +4,9 @@ Before any page is read, `unique_sources` compares URLs and the addresses of the
 one server may still have unrelated URLs, such as two addresses of it, or all URLs of a gateway.
 For these `CopyFinder` compares the contents.
 
-A page is identified by values that no other server has: when it began to count, or the exact times
-that it has spent on its requests. Counts of requests and tokens are not evidence, because replicas
-under the same load have equal counts.
+A page is identified by values that no other server has: the time at which its counters started, or
+the exact total times of its requests. Counts of requests and tokens are not evidence, because
+replicas under the same load have equal counts.
 
 The times spent change between two reads of a busy server. If two pages ever had the same times at
 the same moment, even before the load, they are copies: the times of replicas never coincide.
@@ -39,12 +39,12 @@ class SourceAddress(NamedTuple):
         """Return whether both are the same page. Servers with different names may share the address
         of a proxy that selects them by name."""
         own, its = urlsplit(self.source.url), urlsplit(other.source.url)
-        here, there = address_of(self.source.url), address_of(other.source.url)
+        address, other_address = address_of(self.source.url), address_of(other.source.url)
         return (
-            (here.is_tls, here.port, own.path, own.query)
-            == (there.is_tls, there.port, its.path, its.query)
+            (address.is_tls, address.port, own.path, own.query)
+            == (other_address.is_tls, other_address.port, its.path, its.query)
             and bool(self.addresses & other.addresses)
-            and _may_be_one(here.host, there.host)
+            and _may_be_same_host(address.host, other_address.host)
         )
 
 
@@ -61,7 +61,7 @@ def unique_sources(addresses: Sequence[SourceAddress]) -> dict[SourceLog, Source
     return {address.source: found[address.source] for address in addresses}
 
 
-def _may_be_one(host: str, other: str) -> bool:
+def _may_be_same_host(host: str, other: str) -> bool:
     if _is_address(host) or _is_address(other):
         return True
     # A name with and without its domain is the same.
@@ -104,13 +104,13 @@ class CopyFinder:
     def copies(self, logs: Sequence[SourceLog]) -> dict[SourceLog, SourceLog]:
         """Return each source that is a copy, with its original. A source configured by the user is
         the preferred original."""
-        kept = _Kept()
+        kept = _CountedSources()
         found: dict[SourceLog, SourceLog] = {}
         ordered = sorted((log for log in logs if log.portable), key=lambda each: each.is_guess)
         for log in ordered:
-            self._take(log)
+            self._compare_times(log)
         for log in ordered:
-            same = kept.named_instead(log) or next(
+            same = kept.covering_source(log) or next(
                 (each for each in kept.candidates(log, self._first(log)) if _is_same(log, each)),
                 None,
             )
@@ -120,12 +120,12 @@ class CopyFinder:
                 found[log] = same
         return found
 
-    def _take(self, log: SourceLog) -> None:
+    def _compare_times(self, log: SourceLog) -> None:
         """Compare new times spent with those of all other sources."""
         begin = self._read.get(log, 0)
         for position, spent in enumerate(log.spent[begin:], start=begin):
-            other, there = self._seen.setdefault(spent, (log, position))
-            if other is not log and _are_of_one_moment(log, position, other, there):
+            other, other_position = self._seen.setdefault(spent, (log, position))
+            if other is not log and _are_simultaneous(log, position, other, other_position):
                 one, another = self._first(log), self._first(other)
                 if one is not another:
                     self._same[one] = another
@@ -140,7 +140,7 @@ class CopyFinder:
         return log
 
 
-class _Kept:
+class _CountedSources:
     """The sources that are counted, indexed to find their copies."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class _Kept:
             self._created.setdefault(item, []).append(log)
         self._by_times.setdefault(first, []).append(log)
 
-    def named_instead(self, log: SourceLog) -> SourceLog | None:
+    def covering_source(self, log: SourceLog) -> SourceLog | None:
         """Return a user-configured source that covers the servers of a guessed one: exactly one of
         the two has labels for several servers."""
         return self._named.get(not log.has_several_servers) if log.is_guess else None
@@ -168,10 +168,10 @@ class _Kept:
         yield from self._by_times.get(first, ())
 
 
-def _are_of_one_moment(one: SourceLog, here: int, other: SourceLog, there: int) -> bool:
+def _are_simultaneous(one: SourceLog, index: int, other: SourceLog, other_index: int) -> bool:
     """Return whether two pages had the same times spent simultaneously."""
-    begin_ns = max(one.spent_since_ns[here], other.spent_since_ns[there])
-    end_ns = min(_until_ns(one, here), _until_ns(other, there))
+    begin_ns = max(one.spent_since_ns[index], other.spent_since_ns[other_index])
+    end_ns = min(_until_ns(one, index), _until_ns(other, other_index))
     return begin_ns < end_ns + READ_NS
 
 
@@ -183,9 +183,9 @@ def _until_ns(log: SourceLog, position: int) -> int:
 def _is_same(log: SourceLog, other: SourceLog) -> bool:
     """Return whether two pages with common values belong to one server."""
     for mark in (Mark.CREATED, Mark.START):
-        here, there = log.marks(mark), other.marks(mark)
-        common = here.keys() & there.keys()
-        if any(here[series] != there[series] for series in common):
+        marks, other_marks = log.marks(mark), other.marks(mark)
+        common = marks.keys() & other_marks.keys()
+        if any(marks[series] != other_marks[series] for series in common):
             return False
         if mark is Mark.CREATED and common:
             return True

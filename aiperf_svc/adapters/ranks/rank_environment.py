@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankPlace:
+class RankEnvironment:
     folder: Path
     """Folder that the courier and the rank's loop share; both use the same path."""
     volume: Path
@@ -42,12 +42,12 @@ class RankPlace:
         return not self.is_container or any(map(found.is_relative_to, shared))
 
 
-def local_place(state: Path, instance: str, volume: str | None) -> RankPlace:
-    """Return the place of a rank on this machine. `volume` is the folder in the config."""
+def local_environment(state: Path, instance: str, volume: str | None) -> RankEnvironment:
+    """Return the environment of a rank on this machine. `volume` is the folder in the config."""
     folder = state / instance
     own = folder / "volume"
     own.mkdir(parents=True, exist_ok=True)
-    return RankPlace(
+    return RankEnvironment(
         folder=folder,
         volume=Path(volume) if volume else own,
         address=LOOPBACK,
@@ -60,15 +60,15 @@ def local_place(state: Path, instance: str, volume: str | None) -> RankPlace:
     )
 
 
-def pod_place(environ: Mapping[str, str] = os.environ) -> RankPlace:
-    """Return the place in a pod's environment. Raises EnvironmentProblem."""
+def pod_environment(environ: Mapping[str, str] = os.environ) -> RankEnvironment:
+    """Return the environment of a rank in a pod, from its variables. Raises EnvironmentProblem."""
     try:
         address = environ["AIPERF_ADVERTISE"]
         status = environ.get("AIPERF_NETWORK_STATUS")
         network = environ.get("AIPERF_RANK_NETWORK", "")
         if status and network:
             address = address_on(network, Path(status).read_text())
-        return RankPlace(
+        return RankEnvironment(
             folder=Path(environ["AIPERF_RANK_DIR"]),
             volume=Path(environ["AIPERF_RANK_VOLUME"]),
             address=address,
@@ -83,18 +83,19 @@ def pod_place(environ: Mapping[str, str] = os.environ) -> RankPlace:
         raise EnvironmentProblem(f"{error.args[0]} is not set in this pod") from error
 
 
-def with_own_volume(place: RankPlace, run_id: str) -> RankPlace:
-    """Return the place with a new subfolder as its volume. The volume is a folder of the machine: a
-    tool's files must neither remain there nor replace other files. Raises EnvironmentProblem."""
-    volume = place.volume / f"aiperf-{run_id}"
+def with_own_volume(environment: RankEnvironment, run_id: str) -> RankEnvironment:
+    """Return the environment with a new subfolder as its volume. The volume is a folder of the
+    machine, where a tool's files must neither remain nor replace other files. Raises
+    EnvironmentProblem."""
+    volume = environment.volume / f"aiperf-{run_id}"
     try:
-        # The ranks of a machine share it: each finds the files of the others.
+        # The ranks of a machine share the folder, so each finds the files of the others.
         volume.mkdir(exist_ok=True)
     except OSError as error:
         raise EnvironmentProblem(
-            f"deployment.ranks.volume.path: cannot make {volume}: {error.strerror}"
+            f"deployment.ranks.volume.path: cannot create {volume}: {error.strerror}"
         ) from error
-    return replace(place, volume=volume, is_volume_removed=True)
+    return replace(environment, volume=volume, is_volume_removed=True)
 
 
 def address_on(network: str, status: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.core.telemetry.copies import SourceAddress, unique_sources
+from aiperf_svc.core.telemetry.duplicate_sources import SourceAddress, unique_sources
 from aiperf_svc.core.telemetry.log import SourceLog
 
 

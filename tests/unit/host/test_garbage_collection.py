@@ -10,7 +10,7 @@ USUAL = gc.get_threshold()
 RUN = """
 import gc, signal, sys
 from aiperf_svc.__main__ import main
-from aiperf_svc.adapters.host import collector
+from aiperf_svc.adapters.host import garbage_collection
 sys.argv = {words!r}
 before = gc.get_stats()[0]["collections"]
 main()
@@ -18,18 +18,20 @@ print(gc.get_stats()[0]["collections"] - before, file=sys.stderr)
 """
 HELD_BACK = """
 import gc
-from aiperf_svc.adapters.host.collector import IMPORTED, hold_back_collector, resume_collector
-hold_back_collector()
+from aiperf_svc.adapters.host.garbage_collection import (
+    IMPORTED, delay_collection, resume_collection
+)
+delay_collection()
 {then}
 print(*gc.get_threshold())
 """
 SERVED = """
 import argparse, gc
-from aiperf_svc.adapters.host.collector import hold_back_collector
+from aiperf_svc.adapters.host.garbage_collection import delay_collection
 from aiperf_svc.cli.commands import servers
 from aiperf_svc.mock_server.config import add_arguments
 servers.serve = lambda _: print(len(gc.callbacks))
-hold_back_collector()
+delay_collection()
 parser = argparse.ArgumentParser()
 add_arguments(parser)
 servers.mock_server(parser.parse_args([]))
@@ -48,7 +50,9 @@ def test_command_is_imported_without_a_search_for_garbage() -> None:
     assert output_of(RUN.format(words=words)) == "0"
 
 
-@pytest.mark.parametrize("then", ["kept = [[] for _ in range(IMPORTED + 1)]", "resume_collector()"])
+@pytest.mark.parametrize(
+    "then", ["kept = [[] for _ in range(IMPORTED + 1)]", "resume_collection()"]
+)
 def test_garbage_is_collected_as_usual_after_the_imports(then: str) -> None:
     assert output_of(HELD_BACK.format(then=then)) == " ".join(map(str, USUAL))
 

@@ -145,8 +145,8 @@ def _findings(trials: Sequence[tuple[TrialRow, Sequence[Reason]]]) -> list[Findi
 
 def replaced(rows: Sequence[TrialRow]) -> list[str]:
     """Return a line for each trial that was run again, with the reason."""
-    again = (row for row in rows if row.outcome.replaced)
-    return [_trial_line(row, "; ".join(row.outcome.replaced)) for row in again]
+    replaced_rows = (row for row in rows if row.outcome.replaced)
+    return [_trial_line(row, "; ".join(row.outcome.replaced)) for row in replaced_rows]
 
 
 def left_out(rows: Sequence[TrialRow]) -> list[str]:

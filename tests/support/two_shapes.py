@@ -202,19 +202,21 @@ async def final_state(client: ResultsClient) -> tuple[Status, dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def uploading(place: TwoShapes, *, pod: str = "a", shape: int = 1) -> AsyncIterator[Uploader]:
-    bus = Bus(place.addresses(), curve=CurveKeys.load(place.folder / "index"))
+async def uploading(
+    shapes: TwoShapes, *, pod: str = "a", shape: int = 1
+) -> AsyncIterator[Uploader]:
+    bus = Bus(shapes.addresses(), curve=CurveKeys.load(shapes.folder / "index"))
     try:
         yield Uploader(bus, (RUN_ID, pod, 1), shape)
     finally:
         await bus.close()
 
 
-def stopped_index(place: TwoShapes, count: int) -> Path:
+def stopped_index(shapes: TwoShapes, count: int) -> Path:
     """Write the folder of an index of the first shape that was stopped after `count` trials."""
-    left, ended = place.folder / f"played-{count}", list[tuple[Trial, str]]()
+    left, ended = shapes.folder / f"played-{count}", list[tuple[Trial, str]]()
     for position, trial in enumerate(
-        index_shapes(load_benchmark(place.config))[0].trials[: count + 1]
+        index_shapes(load_benchmark(shapes.config))[0].trials[: count + 1]
     ):
         folder = left / "trials" / trial.folder
         folder.mkdir(parents=True)
@@ -224,11 +226,11 @@ def stopped_index(place: TwoShapes, count: int) -> Path:
     return left
 
 
-async def send_first_shape(place: TwoShapes) -> None:
+async def send_first_shape(shapes: TwoShapes) -> None:
     """Upload all measurements of an index of the first shape."""
-    async with uploading(place) as uploader:
+    async with uploading(shapes) as uploader:
         await uploader.begin()
-        await uploader.end("", await uploader.upload(stopped_index(place, 2), UPLOADED))
+        await uploader.end("", await uploader.upload(stopped_index(shapes, 2), UPLOADED))
 
 
 async def stop(uploader: Uploader, left: Path) -> None:
