@@ -1,5 +1,7 @@
 """A stack in a Kueue queue, whose controller runs next to the cluster. Either all of its pods are
-admitted or none, and nothing is left."""
+admitted or none, and nothing is left.
+
+The controller's webhooks apply to the pods of all namespaces, so nothing else may run beside it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, UP, Runner
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 QUEUE = "benchmarks"
 
