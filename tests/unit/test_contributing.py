@@ -22,7 +22,7 @@ EXAMPLES = (
     ("a check of the verdict", "blank_deltas"),
     ("a check of the verdict", "file_descriptors"),
     ("a check of the verdict", "held_back"),
-    ("a check of the verdict", "asked_tolerance"),
+    ("a check of the verdict", "requested_tolerance"),
     ("a kind of server or a GPU exporter to telemetry", "sglang"),
     ("an endpoint", "huggingface_generate"),
     ("a format of traces", "burst_gpt_trace"),

@@ -109,13 +109,13 @@ async def test_failure_reason_survives_a_collector_restart(tmp_path: Path) -> No
     assert [t["reason"] for t in summary["trials"]] == ["the server is broken", UNKNOWN] * 2
 
 
-async def test_missing_files_are_named_after_a_restart(place: TwoShapes) -> None:
-    async with place.collector(), uploading(place) as uploader:
+async def test_missing_files_are_named_after_a_restart(shapes: TwoShapes) -> None:
+    async with shapes.collector(), uploading(shapes) as uploader:
         await uploader.begin()
-        files = await uploader.upload(stopped_index(place, 2), UPLOADED)
+        files = await uploader.upload(stopped_index(shapes, 2), UPLOADED)
         await uploader.end("trial 1: cannot write records.parquet", files)
-    place.cluster.seen = JobSeen(JOB, frozenset({0}), frozenset({1}), pods=0)
-    async with place.collector() as client:
+    shapes.cluster.seen = JobSeen(JOB, frozenset({0}), frozenset({1}), pods=0)
+    async with shapes.collector() as client:
         status, summary = await final_state(client)
     assert status.artifact_error == "shape 1: trial 1: cannot write records.parquet"
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
