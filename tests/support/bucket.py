@@ -1,6 +1,7 @@
 """A bucket on moto's S3 server."""
 
 import logging
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,6 +73,8 @@ def serving(address: str = "127.0.0.1") -> Iterator[Store]:
     url = f"http://{host}:{port}"
     keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": KEY}
     client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
+    # All servers of a process share their buckets, even those of earlier tests.
+    urllib.request.urlopen(f"{url}/moto-api/reset", data=b"").close()
     try:
         yield Store(url, client)
     finally:
