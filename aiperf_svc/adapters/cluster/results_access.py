@@ -8,6 +8,7 @@ credentials, so a local listener adds them to each request, and the token for th
 """
 
 import asyncio
+import base64
 import contextlib
 import logging
 import time
@@ -20,10 +21,14 @@ from aiohttp import web
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector
+from aiperf_svc.adapters.cluster.ownership import users_of
 from aiperf_svc.adapters.host.tasks import Tasks, cancel
 from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.service_pods import TOKEN_KEY
+from aiperf_svc.protocol.ports import Port
 
 PROBE_S = 5.0
 """Time within which the results' pod must respond."""
@@ -52,6 +57,45 @@ READ_BYTES = 64 * 1024
 DATA, ERRORS = 0, 1
 
 log = logging.getLogger(__name__)
+
+
+async def find_results(cluster: Cluster, stack: str, owner: str) -> Json:
+    """Return the outputs of a stack that no state here has, such as one of the component, from its
+    objects in the cluster. A label does not identify the owner, so only a stack of this owner
+    counts. Raises EnvironmentProblem."""
+    users = await users_of(cluster, stack, namespace=None)
+    if not users.alive and not users.holder:
+        # The user may be allowed to read only their own namespace.
+        users = await users_of(cluster, stack, namespace=cluster.namespace)
+    if users.holder:
+        raise EnvironmentProblem(users.holder)
+    if not users.alive:
+        raise EnvironmentProblem(
+            f"stack {stack} is not up; start it with `aiperf-svc run {stack}` or `pulumi up -s "
+            f"{stack}`"
+        )
+    own = [each for each in users.alive.values() if each.owner == owner]
+    if len(own) != 1:
+        places = ", ".join(f"{each.namespace} (of {each.owner})" for each in users.alive.values())
+        raise EnvironmentProblem(
+            f"stack {stack} is up in namespace {places}, but not in this state; a stack of another "
+            f"state is used if it is the only one of {owner} (AIPERF_OWNER sets the owner)"
+        )
+    namespace, port = own[0].namespace, int(Port.RESULTS_API)
+    inside = f"/api/v1/namespaces/{namespace}"
+    labelled = {"labelSelector": label_selector({STACK_LABEL: stack})}
+    services = (await cluster.get(f"{inside}/services", **labelled))["items"]
+    ports = {each["metadata"]["name"]: each["spec"].get("ports") or () for each in services}
+    name = next((name for name in ports if any(p["port"] == port for p in ports[name])), None)
+    if name is None:
+        raise EnvironmentProblem(f"stack {stack} in namespace {namespace} has no results yet")
+    keys = (await cluster.get(f"{inside}/secrets/keys-{stack}"))["data"]
+    return {
+        "namespace": namespace,
+        "runId": own[0].run_id,
+        "results": {"service": name, "port": port},
+        "resultsToken": base64.b64decode(keys[TOKEN_KEY]).decode(),
+    }
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,5 @@
 """Access to a stack that is up, for `status`, `results` and `cancel`."""
 
-import base64
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.api.objects import label_selector
-from aiperf_svc.adapters.cluster.ownership import owner_name, users_of
-from aiperf_svc.adapters.cluster.results_access import open_results
+from aiperf_svc.adapters.cluster.ownership import owner_name
+from aiperf_svc.adapters.cluster.results_access import find_results, open_results
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.results_api.client import ResultsClient
@@ -21,10 +19,7 @@ from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.paths import value_at
 from aiperf_svc.config.target import Target
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
-from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.plan.identity import STACK_LABEL, check_stack_name
-from aiperf_svc.plan.service_pods import TOKEN_KEY
-from aiperf_svc.protocol.ports import Port
+from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.stack.request import find_context, open_project
 from aiperf_svc.workloads.registry import parse_benchmark
@@ -68,51 +63,12 @@ async def attach(
         if cluster.identity != cluster.server:
             deployed.check_cluster(state, stack=stack, identity=cluster.identity)
         if not is_in_state:
-            outputs = await _find_outputs(cluster, stack, owner_name(environ))
+            outputs = await find_results(cluster, stack, owner_name(environ))
         async with (
             open_results(cluster, outputs=outputs) as url,
             ResultsClient(url, token=str(outputs["resultsToken"])) as client,
         ):
             yield Attached(stack=stack, client=client, outputs=outputs, cluster=cluster)
-
-
-async def _find_outputs(cluster: Cluster, stack: str, owner: str) -> Json:
-    """Return the outputs of a stack that no state here has, such as one of the component, from its
-    objects in the cluster. A label does not identify the owner, so only a stack of this owner
-    counts. Raises EnvironmentProblem."""
-    users = await users_of(cluster, stack, namespace=None)
-    if not users.alive and not users.holder:
-        # The user may be allowed to read only their own namespace.
-        users = await users_of(cluster, stack, namespace=cluster.namespace)
-    if users.holder:
-        raise EnvironmentProblem(users.holder)
-    if not users.alive:
-        raise EnvironmentProblem(
-            f"stack {stack} is not up; start it with `aiperf-svc run {stack}` or `pulumi up -s "
-            f"{stack}`"
-        )
-    own = [each for each in users.alive.values() if each.owner == owner]
-    if len(own) != 1:
-        places = ", ".join(f"{each.namespace} (of {each.owner})" for each in users.alive.values())
-        raise EnvironmentProblem(
-            f"stack {stack} is up in namespace {places}, but not in this state; a stack of another "
-            f"state is used if it is the only one of {owner} (AIPERF_OWNER sets the owner)"
-        )
-    namespace, port = own[0].namespace, int(Port.RESULTS_API)
-    inside = f"/api/v1/namespaces/{namespace}"
-    labelled = {"labelSelector": label_selector({STACK_LABEL: stack})}
-    services = (await cluster.get(f"{inside}/services", **labelled))["items"]
-    ports = {each["metadata"]["name"]: each["spec"].get("ports") or () for each in services}
-    name = next((name for name in ports if any(p["port"] == port for p in ports[name])), None)
-    if name is None:
-        raise EnvironmentProblem(f"stack {stack} in namespace {namespace} has no results yet")
-    keys = (await cluster.get(f"{inside}/secrets/keys-{stack}"))["data"]
-    return {
-        "namespace": namespace,
-        "runId": own[0].run_id,
-        "results": {"service": name, "port": port},
-        "resultsToken": base64.b64decode(keys[TOKEN_KEY]).decode(),
-    }
 
 
 async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutcome:

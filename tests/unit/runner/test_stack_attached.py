@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.cluster import results_access
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.ownership import Users
 from aiperf_svc.core.cluster.lease import StackLease
@@ -72,8 +73,9 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place(tmp_path)
-    for name in ("open_project", "connect", "users_of", "open_results"):
+    for name in ("open_project", "connect", "open_results"):
         monkeypatch.setattr(attached, name, getattr(made, name))
+    monkeypatch.setattr(results_access, "users_of", made.users_of)
     return made
 
 
