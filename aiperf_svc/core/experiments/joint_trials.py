@@ -122,10 +122,13 @@ def _badness(reason: Reason) -> tuple[bool, float]:
 
 def joint_finding(results: Sequence[RunResult], searched: SearchedTrial | None = None) -> Finding:
     """Return the worst verdict of several runs and its cause. They decide whether a trial is
-    repeated."""
+    repeated: it is if the client may have spoiled any of the runs."""
     verdict = worst([each.verdict for each in results])
-    cause = next((each.cause for each in results if each.verdict == verdict), "")
-    return Finding(verdict or "", cause, searched)
+    of_worst = [
+        Finding(each.verdict, each.cause, searched) for each in results if each.verdict == verdict
+    ]
+    spoiled = (each for each in of_worst if each.is_spoiled)
+    return next(spoiled, of_worst[0] if of_worst else Finding("", "", searched))
 
 
 def joint_result(

@@ -208,7 +208,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         text=lambda e: (
             f"{count(e.capped, 'request')} waited for the concurrency cap or the connection limit"
         ),
-        remedy="raise load.concurrency, or remove it to have no cap",
+        remedy="raise or remove load.concurrency; without it, raise ulimit -n or add workers",
     ),
     Check(
         "retries",

@@ -12,6 +12,7 @@ from aiperf_svc.adapters.terminal.joint_tables import print_joint_experiment
 from aiperf_svc.core.experiments.joint_trials import (
     ExperimentMember,
     JointExperiment,
+    joint_finding,
     total_outcome,
     widest_start,
 )
@@ -22,7 +23,7 @@ from aiperf_svc.core.quality import gate
 from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.core.results.run_result import MetricStats
-from aiperf_svc.core.verdict.check_result import Reason, graded
+from aiperf_svc.core.verdict.check_result import Reason, Severity, graded
 from tests.support.fake_results import inference_result, objective, throttled
 from tests.support.terminal import on_console
 
@@ -54,6 +55,20 @@ def test_joint_trial_has_worst_verdict_and_its_run() -> None:
     invalid = member("b", verdict="invalid", cause="client-bound")
     of_both = joint(member("a"), invalid, total_of=("a", "b"), verdict="invalid")
     assert row_of(total_outcome(TRIAL, of_both)).left_out == "invalid: b: client-bound"
+
+
+@pytest.mark.parametrize("causes", [("target-failing", "client-bound"), ("client-bound", "")])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_joint_trial_is_repeated_if_any_run_is_spoiled(
+    causes: tuple[str, ...], is_reversed: bool
+) -> None:
+    runs = [inference_result(verdict=Severity.INVALID, cause=cause) for cause in causes]
+    assert joint_finding(runs[::-1] if is_reversed else runs).is_spoiled
+
+
+def test_joint_trial_of_failing_targets_is_not_repeated() -> None:
+    failed = inference_result(verdict=Severity.INVALID, cause="target-failing")
+    assert not joint_finding([inference_result(), failed, failed]).is_spoiled
 
 
 def test_joint_trial_holds_slo_if_all_do() -> None:
