@@ -56,7 +56,8 @@ def test_a_sound_cluster_passes_and_keeps_nothing(
     assert checks["network policies"]["detail"].startswith("enforced: ")
     assert checks["GPUs"]["detail"] == "no ready node has any"
     assert (printed["gpus"], printed["left"], printed["not_checked"]) == ([], [], [])
-    assert cluster.namespace_uids() == before
+    # One of an earlier test may still have been terminating before.
+    assert cluster.namespace_uids() <= before
 
 
 @pytest.mark.usefixtures("fake_nodes")

@@ -3,6 +3,7 @@ objects for a Prometheus operator."""
 
 import base64
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import wait_for
 from tests.support.stack import node_pods
 from tests.support.stack.gpu_exporter import exporter_pod
 from tests.support.stack.real_cluster import Cluster
@@ -21,6 +23,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 GROUP = "monitoring.coreos.com"
 KINDS = {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
 USERS = 8
+REQUESTS = 10 * USERS
+"""Requests of 0.5 s each, in whose time the pages are read more often than means over time need."""
+COMPLETED = re.compile(r'aiperf_requests_completed_total{phase="profiling"} (\S+)')
 GPU = "nvidia.com/gpu"
 READ = """
 import sys, urllib.request
@@ -150,7 +155,15 @@ def test_run_reads_server_and_gpu_metrics(
         made = {
             kind: cluster.objects(plural, "-n", owners_namespace) for kind, plural in KINDS.items()
         }
-        page = read_as_the_operator_says(cluster, made["PodMonitor"][0], prometheus)
+        page = ""
+
+        def has_run_long_enough() -> bool:
+            nonlocal page
+            page = read_as_the_operator_says(cluster, made["PodMonitor"][0], prometheus)
+            found = COMPLETED.search(page)
+            return found is not None and float(found[1]) >= REQUESTS
+
+        wait_for(has_run_long_enough)
         # The load ends here, however long the reading took. Measurements are kept.
         command.send(signal.SIGINT)
         ended = command.end()
