@@ -59,7 +59,7 @@ def test_joint_trial_has_worst_verdict_and_its_run() -> None:
 
 @pytest.mark.parametrize("causes", [("target-failing", "client-bound"), ("client-bound", "")])
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_joint_trial_is_repeated_if_any_run_is_spoiled(
+def test_joint_trial_with_a_spoiled_run_is_repeated(
     causes: tuple[str, ...], is_reversed: bool
 ) -> None:
     runs = [inference_result(verdict=Severity.INVALID, cause=cause) for cause in causes]
