@@ -8,6 +8,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +65,9 @@ class SessionResults:
         self._has_search = config.search is not None
         self._is_collected = expansion.is_driven or len(expansion.rounds) > 1
         """Whether the trials of a member come from several parts or commands."""
-        self.folder = resume or folders.make_dated_folder(Path(config.artifacts.dir), config.name)
+        parent = Path(config.artifacts.dir)
+        self._new_parent = None if parent.exists() else parent
+        self.folder = resume or folders.make_dated_folder(parent, config.name)
         self.members = {
             each.name: MemberResults(
                 member=each,
@@ -318,6 +321,9 @@ class SessionResults:
             self._remove_empty(each)
         if not self._is_resumed:
             folders.remove_if_empty(self.folder)
+        if self._new_parent is not None:
+            with suppress(OSError):
+                self._new_parent.rmdir()
 
     def _remove_empty(self, results: MemberResults) -> bool:
         """Remove the folder of a member if it is empty. Returns whether it is gone."""

@@ -233,6 +233,18 @@ async def test_error_of_only_part_ends_the_session(tmp_path: Path) -> None:
         await fake.run()
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_failed_start_leaves_no_new_folder(tmp_path: Path, is_new: bool) -> None:
+    folder = tmp_path / "artifacts"
+    if not is_new:
+        folder.mkdir()
+    fake = Fake(tmp_path, rounds=1, dir=str(folder))
+    fake.placement.errors = {"1": EnvironmentProblem("the stack cannot come up")}
+    with pytest.raises(EnvironmentProblem, match="cannot come up"):
+        Session(fake.expansion, fake.placement, RunOptions(ui="plain")).run()
+    assert list(tmp_path.rglob("*")) == ([] if is_new else [folder])
+
+
 def test_every_member_is_sent_to_the_trackers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
