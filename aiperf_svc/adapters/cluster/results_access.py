@@ -122,7 +122,8 @@ async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> Async
         if not await _responds(url):
             proxy = await stack.enter_async_context(ServiceProxy(cluster, **where))
             if await _responds(proxy.url):
-                log.warning("no port-forward (%s); using the API server's proxy", forward.problem)
+                why = forward.problem or "no response"
+                log.warning("no port-forward (%s); using the API server's proxy", why)
                 url = proxy.url
         log.info("results at %s", url)
         yield url

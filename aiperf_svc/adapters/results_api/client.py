@@ -22,6 +22,7 @@ from aiperf_svc.adapters.exports.manifest import (
     is_whole,
 )
 from aiperf_svc.adapters.results_api.run_api import (
+    BYTES,
     ApiRefused,
     ApiUnavailable,
     GetClock,
@@ -53,7 +54,11 @@ class ResultsClient(RunApi):
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            headers={"X-Aiperf-Token": self._token, "Accept-Encoding": "identity"},
+            headers={
+                "X-Aiperf-Token": self._token,
+                "Accept": BYTES,
+                "Accept-Encoding": "identity",
+            },
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=RESPONSE_S, sock_read=RESPONSE_S
             ),

@@ -14,6 +14,10 @@ from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 
+BYTES = "application/octet-stream"
+"""Content type of result files for a client that accepts only this. Proxies, such as the API
+server's, rewrite the links of a `text/html` page, whose hash would then be wrong."""
+
 
 class ApiUnavailable(EnvironmentProblem):
     """Raised when the API cannot be reached or does not respond in time. A retry may help."""

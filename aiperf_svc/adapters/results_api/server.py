@@ -50,6 +50,7 @@ from aiperf_svc.adapters.results_api.guarded_connections import (
 from aiperf_svc.adapters.results_api.prometheus_text import CONTENT_TYPE, render_metrics
 from aiperf_svc.adapters.results_api.provider import Refused, ResultsProvider, respond
 from aiperf_svc.adapters.results_api.run_api import (
+    BYTES,
     Cancel,
     Collected,
     Events,
@@ -288,12 +289,14 @@ async def send_file(
     etag, has_body = f'"{sha256}"', request.method != "HEAD"
     wants_gzip = has_body and "gzip" in request.headers.get("Accept-Encoding", "").lower()
     use_gzip = wants_gzip and "Range" not in request.headers and path.suffix not in _PACKED
+    wants_bytes = request.headers.get("Accept") == BYTES
+    content_type = BYTES if wants_bytes else _TYPES.get(path.suffix, BYTES)
     headers = {
         # Compressed bytes are another representation and need their own tag (RFC 9110 8.8.3).
         "ETag": f'"{sha256}-gzip"' if use_gzip else etag,
         "Accept-Ranges": "bytes",
-        "Content-Type": _TYPES.get(path.suffix, "application/octet-stream"),
-        "Vary": "Accept-Encoding",
+        "Content-Type": content_type,
+        "Vary": "Accept, Accept-Encoding",
         "X-Content-Type-Options": "nosniff",
         "X-Content-Sha256": sha256,
     }

@@ -182,8 +182,8 @@ def test_run_reads_server_and_gpu_metrics(
     assert [source["problem"] for source in system["sources"]] == ["", ""]
     metrics = system["metrics"]
     assert metrics["server_running_requests"] == pytest.approx(USERS, rel=0.2)
-    # The other GPU of the page belongs to another pod.
-    assert metrics["gpu_power"] == 250
+    # The other GPU of the page, which draws as much, belongs to another pod.
+    assert metrics["gpu_power"] == pytest.approx(250, rel=0.2)
     (folder,) = runner.artifacts.glob("*")
     names = {path.name for path in folder.iterdir()}
     assert names >= {

@@ -5,11 +5,12 @@ import gzip
 import hashlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from aiperf_svc.adapters.exports.manifest import ManifestEntry
+from aiperf_svc.adapters.exports.manifest import ManifestEntry, build_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
-from aiperf_svc.adapters.results_api.run_api import ApiRefused
+from aiperf_svc.adapters.results_api.run_api import BYTES, ApiRefused
 from tests.support.fake_results_api import LARGE, TOKEN, Api
 
 
@@ -52,6 +53,16 @@ async def test_whole_file_has_its_hash_as_etag(api: Api) -> None:
         "/v1/results/large.bin", **{"If-None-Match": response.headers["ETag"]}
     )
     assert (again.status, nothing) == (304, b"")
+
+
+async def test_page_is_only_bytes_for_the_client(api: Api) -> None:
+    page = b"<a href=/nowhere>a proxy would rewrite this link</a>"
+    folder = api.provider.path
+    (folder / "report.html").write_bytes(page)
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(build_manifest(folder, "run")))
+    for accepted, expected in ((BYTES, BYTES), ("*/*", "text/html"), ("text/html", "text/html")):
+        response, body = await api.get("/v1/results/report.html", Accept=accepted)
+        assert (response.content_type, body) == (expected, page)
 
 
 async def test_head_of_a_file_has_its_size(api: Api) -> None:

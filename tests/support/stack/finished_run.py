@@ -5,6 +5,7 @@ from tests.support.stack.served_files import PORT, serve
 
 SIZE = 2**30
 TOKEN = "of the run"
+PAGE = "<!doctype html><a href=/nowhere>A page whose links the API server's proxy rewrites</a>"
 PROGRAM = """
 import asyncio, os
 from pathlib import Path
@@ -24,6 +25,7 @@ async def main():
     with (folder / "records.parquet").open("wb") as file:
         for _ in range(SIZE >> 24):
             file.write(os.urandom(1 << 24))
+    (folder / "report.html").write_text(PAGE)
     manifest = msgspec.json.encode(build_manifest(folder, "run"))
     (folder / "manifest.json").write_bytes(manifest)
     await serve(Finished(folder), token="TOKEN", host="0.0.0.0", port=PORT)
@@ -31,7 +33,7 @@ async def main():
 
 asyncio.run(main())
 """
-for _name, _value in {"SIZE": SIZE, "TOKEN": TOKEN, "PORT": PORT}.items():
+for _name, _value in {"SIZE": SIZE, "TOKEN": TOKEN, "PORT": PORT, "PAGE": repr(PAGE)}.items():
     PROGRAM = PROGRAM.replace(_name, str(_value))
 
 

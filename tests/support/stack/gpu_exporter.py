@@ -5,11 +5,11 @@ from typing import Any
 
 PORT = 9400
 SERVE = """
-import http.server, itertools, sys
-energy = itertools.count(1_000_000, 250_000)
+import http.server, sys, time
+begin = time.monotonic()
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        text, used = "", next(energy)
+        text, used = "", 1_000_000 + round(250_000 * (time.monotonic() - begin))
         for number, user in enumerate(sys.argv[2:] or [""]):
             name = f'gpu="{number}",UUID="GPU-{number}",modelName="NVIDIA Test GPU",Hostname="n"'
             gpu = "{" + name + ("," + user if user else "") + "}"

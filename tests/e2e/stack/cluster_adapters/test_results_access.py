@@ -15,8 +15,8 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.results_access import PortForward, ServiceProxy, open_results
 from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.results_api.client import ResultsClient
+from tests.support.stack.finished_run import PAGE, TOKEN, serve_finished_run
 from tests.support.stack.finished_run import SIZE as FINISHED_SIZE
-from tests.support.stack.finished_run import TOKEN, serve_finished_run
 from tests.support.stack.served_files import PORT, SERVICE, SIZE, add_pod, outputs, serve
 
 TIMEOUT_S = 60.0
@@ -46,7 +46,7 @@ async def test_gibibyte_is_verified_within_a_minute(
         took_s = time.monotonic() - started
     record_property("1 GiB took seconds", round(took_s, 1))
     # Every file was accepted only after its SHA-256 matched that of the pod.
-    assert sum(entry.size for entry in manifest.files) == FINISHED_SIZE
+    assert sum(entry.size for entry in manifest.files) == FINISHED_SIZE + len(PAGE)
     for entry in manifest.files:
         # pytest keeps test folders for inspection.
         (tmp_path / entry.name).unlink()
