@@ -114,7 +114,7 @@ class FakeStackRun:
     @property
     def made(self) -> list[Path]:
         """Return the artifact folders."""
-        return list(Path(self.request.config.artifacts.dir).iterdir())
+        return list(Path(self.request.config.artifacts.dir).glob("*"))
 
     async def launch(self, *, resume: Path | None = None) -> RunOutcome:
         """Run a session with this request, which may resume a folder, and return its outcome."""

@@ -231,7 +231,7 @@ def test_interrupt_while_clusters_connect_makes_nothing(
         ExitCode.INTERRUPTED, "cancelled", "nothing was created"
     )  # fmt: skip
     assert (stacks.begun, found["results"]) == ([], None)
-    assert list((stacks.folder / "artifacts").iterdir()) == []
+    assert not (stacks.folder / "artifacts").exists()
 
 
 def test_leftover_of_one_stack_decides_exit_code(
@@ -297,7 +297,7 @@ def test_parallel_auto_needs_the_room(stacks: Stacks, capsys: pytest.CaptureFixt
     with pytest.raises(ConfigError, match="auto needs to list nodes"):
         stacks.run(capsys, parallel="auto")
     assert stacks.begun == []
-    assert list((stacks.folder / "artifacts").iterdir()) == []
+    assert not (stacks.folder / "artifacts").exists()
 
 
 def test_options_for_one_stack_are_refused(stacks: Stacks) -> None:
