@@ -285,9 +285,11 @@ def judge_service(
     if plan.policies and target.pods is None and not target.egress_cidrs:
         narrower = _pods_setting(address, port, spec, slices)
         if address.is_ip:
-            words = f"{where} has this address, which most networks do not match in NetworkPolicies"
+            detail = (
+                f"{where} has this address, which most networks do not match in NetworkPolicies"
+            )
             name = f"{address.name}.{address.namespace}.svc"
-            return Check(TARGET, "warning", words, f"name its pods: {narrower}, or write {name}")
+            return Check(TARGET, "warning", detail, f"name its pods: {narrower}, or write {name}")
         if not address.is_full and pod_ports(port, spec, slices) != {port}:
             return Check(
                 TARGET,
